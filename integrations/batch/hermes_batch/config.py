@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from hermes_agent import Artifacts, Hooks, Message, Model, Prices, Rollout, SessionModel
+from hermes_agent import Artifacts, Context, Hooks, Message, Model, Prices, Rollout, SessionModel, ShortenOldResults
 from hermes_agent.models.embedded.embedded import EMBEDDED_NAME
 from hermes_agent.models.factory import EMBEDDED, create_model
 from hermes_agent.scoring import check_inside
@@ -31,6 +31,9 @@ _LOOP = (
 """The settings that are arguments of `AgentLoop`."""
 
 
+_CHARS_PER_TOKEN = 4
+
+
 class BatchConfig(DatasetConfig):
     """The settings of `run_batch`, in addition to the settings of the dataset (`DatasetConfig`).
 
@@ -43,6 +46,9 @@ class BatchConfig(DatasetConfig):
     never answered stops in either case. With several `base_url`, each episode stays on one (`ReplicatedModel`).
     `prices` (fields of `Prices`) are for an endpoint that reports no cost. `ephemeral_system_prompt` and `prefill`
     (messages before the prompt) are sent with each request, and are in no record.
+
+    With `context="shorten"`, requests stay within about `context_tokens` tokens (four characters each): see
+    `ShortenOldResults`. The records have all messages.
 
     When `budget_cost`, `budget_tokens` or `budget_time_s` are used up, the run ends and can be resumed. They count all
     invocations of the run.
@@ -91,6 +97,8 @@ class BatchConfig(DatasetConfig):
     max_tokens_total: Annotated[int, Field(ge=1)] | None = None
     max_cost: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     max_tool_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    context: Literal["shorten"] | None = None
+    context_tokens: Annotated[int, Field(ge=1000)] | None = None
     toolsets: tuple[str, ...] = ("terminal", "file")
     tools: tuple[Any, ...] = ()
     hooks: Any = None
@@ -147,6 +155,12 @@ class BatchConfig(DatasetConfig):
     def _check_tools(cls, values: dict[str, Any]) -> dict[str, Any]:
         ToolOptions.of(values)
         return values
+
+    @model_validator(mode="after")
+    def _check_context(self) -> Self:
+        if (self.context is None) != (self.context_tokens is None):
+            raise ValueError('context="shorten" and context_tokens=32000 (how long requests may be) belong together')
+        return self
 
     @field_validator("prices", mode="before")
     @classmethod
@@ -248,8 +262,14 @@ class BatchConfig(DatasetConfig):
                 **{name: value for name in _LOOP if (value := getattr(task, name, None)) is not None},
                 "sampling": {**seed, **self.sampling, **task.sampling},
                 "hooks": self.hooks,
+                "context": self._make_context(),
             },
         )
+
+    def _make_context(self) -> Context | None:
+        if self.context_tokens is None:
+            return None
+        return ShortenOldResults(self.context_tokens * _CHARS_PER_TOKEN)
 
     def _artifacts(self, unit: Unit) -> Artifacts | None:
         patterns = (*self.collect, *unit.task.collect)

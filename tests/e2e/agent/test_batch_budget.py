@@ -171,6 +171,27 @@ def test_wrong_prefill_is_refused_before_the_start(tmp_path: Path, content: str,
     assert not (tmp_path / "out").exists()
 
 
+def test_long_episodes_are_shortened_and_recorded_whole(tmp_path: Path) -> None:
+    steps: list[Step] = [*[[f"seq {n}000 {n}999"] for n in range(1, 5)], "Done."]
+
+    def answer(request: dict[str, Any]) -> Answer:
+        return ok(wire(steps[sum(m["role"] == "assistant" for m in request["messages"])]))
+
+    with endpoint(reply=answer) as server:
+        batch = ("batch", "run", str(prompts(tmp_path, "a")), "--out", str(tmp_path / "out"), *model(server.base_url))
+        assert run(*batch, "--context", "shorten", "--context-tokens", "2000").returncode == 0
+        wrong = run(*batch, "--overwrite", "--context", "shorten")
+        unknown = run(*batch, "--overwrite", "--context", "shrink", "--context-tokens", "2000")
+    (record,) = read_records(tmp_path / "out")
+    whole = json.loads(record["messages"])
+    assert (record["compacted"], record["trainable"], record["finish"]) == (True, True, "answered")
+    assert len(whole) == 10
+    sizes = [sum(len(str(m.get("content"))) for m in request["messages"]) for request in server.requests]
+    assert max(sizes) < sum(len(str(m["content"])) for m in whole) / 2
+    assert (wrong.returncode, "belong together" in wrong.stderr) == (2, True), wrong.stderr
+    assert (unknown.returncode, "context" in unknown.stderr) == (2, True), unknown.stderr
+
+
 def test_several_endpoints_share_the_prompts(tmp_path: Path) -> None:
     with endpoint(reply=reply) as one, endpoint(reply=reply) as two:
         batch = ("batch", "run", str(prompts(tmp_path, *NAMES)), "--out", str(tmp_path / "out"), *model(one.base_url))

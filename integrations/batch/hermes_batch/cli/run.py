@@ -80,6 +80,13 @@ class _RunOptions(RowOptions):
         Path | None,
         typer.Option("--prefill", metavar="FILE", help="JSON list of messages before prompts, sent but in no record."),
     ] = None
+    context: Annotated[
+        str | None,
+        typer.Option("--context", help="Keep requests within --context-tokens: `shorten` old tool results and turns."),
+    ] = None
+    context_tokens: Annotated[
+        int | None, typer.Option("--context-tokens", min=1000, help="Longest request, at four characters a token.")
+    ] = None
     distribution: Annotated[
         str | None,
         typer.Option(
