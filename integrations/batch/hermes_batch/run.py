@@ -12,6 +12,7 @@ import anyio
 import anyio.to_thread
 
 from hermes_agent import Model, SessionModel
+from hermes_batch.collector import pause_collector
 from hermes_batch.config import BatchConfig
 from hermes_batch.earlier import EarlierRecords
 from hermes_batch.engine import Engine, OnRecord, OnStart, RunCallbacks, RunPlan
@@ -63,7 +64,8 @@ async def run_batch(
         ImageError: If an image is not available.
         ExecError: If `out` cannot be written, or (HostDiskFull) no sandbox has room on its disk.
     """
-    units = _read_units(config)
+    with pause_collector():
+        units = _read_units(config)
     check_no_results(config.out, overwrite=config.overwrite)
     result = BatchResult(config.out, len(units))
     queue = UnitQueue(units, result, config.until_solved)
@@ -83,8 +85,8 @@ async def resume_batch(
 
     Samples that have a result are not repeated, wherever their prompts are in the dataset now. Samples without one come
     first, then those whose record may not be scored (infrastructure, provider, cancelled); the new record replaces the
-    old one. Records whose prompts left the dataset or the selection stay. If nothing is left to do, only the report is
-    written.
+    old one. Records whose prompts left the dataset or the selection stay. If nothing is left to do, the report and
+    the table are brought up to date.
 
     Args:
         out: The directory of the run.
@@ -99,9 +101,11 @@ async def resume_batch(
             the dataset, or as `run_batch` does.
     """
     config = read_config(Path(out), **changes)
-    units = _read_units(config)
-    earlier = EarlierRecords(config.dataset, units, config.until_solved)
-    with Trajectories.reopen(config.out, earlier.plan_changes) as lines:
+    with pause_collector():
+        units = _read_units(config)
+        earlier = EarlierRecords(config.dataset, units, config.until_solved)
+        opened = Trajectories.reopen(config.out, earlier.plan_changes)
+    with opened as lines:
         result = earlier.make_result(config.out)
         remaining = earlier.find_remaining()
         if not remaining:
