@@ -35,7 +35,7 @@ def load_reference(text: str) -> object:
     place, _, name = resolve_reference(text).rpartition(":")
     module = _load_module(place)
     if not hasattr(module, name):
-        names = [known for known in vars(module) if not known.startswith("_")]
+        names = [each for each in vars(module) if not each.startswith("_")]
         raise ConfigError(f"{place} has no {name!r}; {nearest(name, names)}")
     return getattr(module, name)
 

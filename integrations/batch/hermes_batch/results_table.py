@@ -36,13 +36,13 @@ def show_results(
 def show_rows(console: Console, records: Sequence[Mapping[str, Any]], limit: int = MAX_ROWS) -> None:
     """Print the table of the first records, and the reasons of the unscored ones among them."""
     table = _table("prompt", "result", "ended by", "cause")
-    shown = records[:limit]
-    costs = any(record.get("cost") for record in shown)
+    visible = records[:limit]
+    costs = any(record.get("cost") for record in visible)
     for name in ("turns", "calls", "tokens", *(["cost"] if costs else []), "seconds"):
         table.add_column(name, justify="right")
     table.add_column("isolation")
     reasons = _table("prompt", "unscored because")
-    for record in shown:
+    for record in visible:
         word = to_line(outcome(record), 32)
         if word == "unscored":
             reasons.add_row(_cell(name_record(record)), _cell(reason(record), _REASON_WIDTH))
@@ -122,8 +122,8 @@ def summary_line(tally: Tally, seconds: float | None, total: int, until_solved: 
     parts = [describe_outcomes(tally.outcomes, _reasons(tally))]
     if tally.groups.most_samples > 1:
         estimates = tally.groups.summarize(until_solved)
-        shown = [name for name in ("pass@1", f"pass@{tally.groups.most_samples}", "reward") if name in estimates]
-        parts += [f"{name} {estimates[name]}" for name in shown]
+        names = [name for name in ("pass@1", f"pass@{tally.groups.most_samples}", "reward") if name in estimates]
+        parts += [f"{name} {estimates[name]}" for name in names]
     parts.append(f"{tally.tool_calls} tool calls")
     if tally.prompt_tokens or tally.completion_tokens:
         parts.append(describe_use(tally.prompt_tokens, tally.completion_tokens, tally.cost))

@@ -56,7 +56,7 @@ def show(
     from hermes_batch.row_selection import OUTCOMES, RowSelection
 
     chosen = (solved, unsolved, unscored, unchecked)
-    selection = RowSelection([name for name, given in zip(OUTCOMES, chosen, strict=True) if given], cause, sort)
+    selection = RowSelection([name for name, is_set in zip(OUTCOMES, chosen, strict=True) if is_set], cause, sort)
     with pause_collector():
         _print_results(out, selection, by, limit, as_json=as_json)
 
