@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections import Counter
@@ -163,7 +164,7 @@ def _write_records(out: Path, runs: Sequence[Path], keys: dict[_Place, Key], res
                         result.by_run[str(run)] += 1
     finally:
         index.close()
-    (out / INDEX).touch()  # newer than the trajectories
+    os.utime(out / INDEX)  # newer than the trajectories
 
 
 def _move_record(line: bytes, row: Row, key: Key, run: Path, out: Path) -> tuple[bytes, Row]:
