@@ -50,7 +50,7 @@ async def write_finished_run(out: Path, dataset: Path, count: int) -> None:
             key = {"prompt_index": task.index, "id": task.name, "group": task.group, "task_digest": task.digest}
             file.write(encode_line({**record, **key}))
     config = BatchConfig(dataset=dataset, out=out, model="m", base_url="http://127.0.0.1:9/v1")
-    write_settings(config, prompts=count, records=count, seconds=1.0)
+    write_settings(config, {"prompts": count, "records": count, "seconds": 1.0})
 
 
 def measure_resume(directory: Path, count: int, rounds: int) -> dict[str, Any]:
