@@ -12,8 +12,8 @@ from hermes_batch.columns import decode_list
 from hermes_batch.report.html import Markup, element, escape, join
 
 _MAX_CHARS = 20_000
-_FOLDABLE_FIELDS = {"snapshot": "Snapshot", "changes": "Changes"}
-"""Result fields that are shown verbatim, with their titles."""
+_TITLES = {"content": "File"}
+"""Titles of fields of results. Others have the name of the field."""
 _FOLD_LINES = 12
 """Code, output and snapshots with more lines are folded."""
 
@@ -76,11 +76,7 @@ def _call(call: ToolCall) -> Markup:
         others = {name: value for name, value in arguments.items() if name != "code"}
         body = join(_foldable("Code", arguments["code"]), _block(_plain(others)) if others else Markup(""))
     elif isinstance(arguments, dict):
-        rows = (
-            element("tr", element("th", str(name)), element("td", _block(_plain(value))))
-            for name, value in arguments.items()
-        )
-        body = element("table", *rows, cls="arguments")
+        body = _value(arguments)
     else:
         body = _block(_plain(arguments))
     return element("div", element("span", call.name, cls="name"), body, cls="call")
@@ -104,13 +100,36 @@ def _response(message: Message, images: Mapping[str, Sequence[Markup]]) -> Marku
     if isinstance(output, str):
         blocks = [_block_or_long("Output", output) if output else element("span", "no output", cls="quiet")]
     long_fields = {
-        name: value for name, value in content.items() if name in _FOLDABLE_FIELDS and isinstance(value, str)
+        name: value
+        for name, value in content.items()
+        if isinstance(value, str) and name not in ("output", "error") and _is_text(name, value)
     }
     left_out = {*long_fields, "error", "error_kind", "exit_code", *(["output"] if blocks else [])}
     rest = {name: value for name, value in content.items() if name not in left_out and value is not None}
-    facts = _block_or_long("Result", json.dumps(rest, ensure_ascii=False, indent=2)) if rest else Markup("")
-    pages = (_foldable(_FOLDABLE_FIELDS[name], value) for name, value in long_fields.items())
+    facts = _facts_or_long(rest) if rest else Markup("")
+    pages = (_foldable(_TITLES.get(name, name.capitalize()), value) for name, value in long_fields.items())
     return element("div", *blocks, facts, *pages, *marks, *pictures, cls="response")
+
+
+def _is_text(name: str, value: str) -> bool:
+    """Return whether a field of a result is shown as a text of its own: files, differences, snapshots."""
+    return "\n" in value or name in ("content", "diff", "snapshot", "changes")
+
+
+def _facts_or_long(facts: Mapping[str, Any]) -> Markup:
+    """Return fields of a result as JSON, or as a table if they have texts with several lines."""
+    text = json.dumps(facts, ensure_ascii=False, indent=2)
+    return _value(facts) if "\\n" in text else _block_or_long("Result", text)
+
+
+def _value(value: object) -> Markup:
+    """Return a value of JSON. Texts in it are shown with their lines."""
+    if isinstance(value, dict) and value:
+        rows = (element("tr", element("th", str(name)), element("td", _value(part))) for name, part in value.items())
+        return element("table", *rows, cls="arguments")
+    if isinstance(value, list) and any(isinstance(part, dict | list) for part in value):
+        return join(*map(_value, value))
+    return _block(_plain(value))
 
 
 def _block_or_long(title: str, text: str) -> Markup:
