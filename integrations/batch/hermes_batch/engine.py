@@ -20,7 +20,6 @@ from hermes_batch.failures import find_full_disk, find_outage, find_refusal, is_
 from hermes_batch.monitor import OnStatus, RunMonitor
 from hermes_batch.parquet import PARQUET
 from hermes_batch.record import Record, RecordWithImages, make_record
-from hermes_batch.report.report import write_report
 from hermes_batch.result import BatchResult
 from hermes_batch.scorers import FirstScores
 from hermes_batch.settings import explain_write_errors
@@ -95,7 +94,7 @@ class Engine:
         """Whether a worker is testing with its prompt whether the endpoint is back."""
 
     async def run(self, lines: Trajectories) -> None:
-        """Work on the samples and write the report."""
+        """Work on the samples."""
         out = self._plan.out
         (out / PARQUET).unlink(missing_ok=True)
         self._plan.write_state(self._result)
@@ -107,7 +106,6 @@ class Engine:
             with explain_write_errors(out):
                 self._monitor.finish()
             self._plan.write_state(self._result)
-            write_report(out)
 
     async def _work(self, lines: Trajectories) -> None:
         try:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
+
+import anyio
+import anyio.to_thread
 
 from hermes_batch.artifacts import remove_artifacts
 from hermes_batch.index import TRAJECTORIES
@@ -43,6 +48,23 @@ def create_results(out: Path, *, overwrite: bool) -> Trajectories:
     return lines
 
 
+@asynccontextmanager
+async def write_report_at_end(out: Path) -> AsyncIterator[Callable[[], None]]:
+    """Write the report when the block has ended, however it ends, if it has called the given function. Sandboxes of the
+    block are gone by then: a report of thousands of conversations takes some seconds.
+
+    Raises:
+        ExecError: If it cannot be written.
+    """
+    opened: list[bool] = []
+    try:
+        yield lambda: opened.append(True)
+    finally:
+        if opened:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(write_report, out)
+
+
 async def update_derived_files(out: Path) -> None:
     """Write the report and the table of a run unless they are up to date.
 
@@ -51,5 +73,5 @@ async def update_derived_files(out: Path) -> None:
     """
     report = out / REPORT
     if not report.exists() or report.stat().st_mtime_ns < (out / TRAJECTORIES).stat().st_mtime_ns:
-        write_report(out)
+        await anyio.to_thread.run_sync(write_report, out)
     await update_parquet(out)

@@ -17,7 +17,7 @@ from hermes_batch.engine import Engine, OnRecord, OnStart, RunCallbacks, RunPlan
 from hermes_batch.index import TRAJECTORIES
 from hermes_batch.monitor import OnStatus
 from hermes_batch.result import BatchResult
-from hermes_batch.results_directory import check_no_results, create_results, update_derived_files
+from hermes_batch.results_directory import check_no_results, create_results, update_derived_files, write_report_at_end
 from hermes_batch.settings import progress_facts, write_facts
 from hermes_batch.task import Task
 from hermes_batch.trajectories import Trajectories
@@ -80,6 +80,7 @@ async def run_rollouts(
         write_facts(out, {**origin, **progress_facts(result), "until_solved": until_solved})
 
     async with AsyncExitStack() as stack:
+        note_opened = await stack.enter_async_context(write_report_at_end(out))
         lines = stack.enter_context(_open_results(out, earlier, overwrite=overwrite))
         result = earlier.make_result(out)
         remaining = earlier.find_remaining()
@@ -104,6 +105,7 @@ async def run_rollouts(
             parser_advice="give the model a parser and call run_rollouts again with the same `out`",
             write_state=write_state,
         )
+        note_opened()
         queue = UnitQueue(remaining, result, until_solved, earlier.solved)
         await Engine(plan, queue, result, RunCallbacks(on_start, on_record, on_status)).run(lines)
     await update_derived_files(out)

@@ -19,7 +19,7 @@ from hermes_batch.engine import Engine, OnRecord, OnStart, RunCallbacks, RunPlan
 from hermes_batch.monitor import OnStatus
 from hermes_batch.parquet import update_parquet
 from hermes_batch.result import BatchResult
-from hermes_batch.results_directory import check_no_results, create_results, update_derived_files
+from hermes_batch.results_directory import check_no_results, create_results, update_derived_files, write_report_at_end
 from hermes_batch.settings import progress_facts, read_config, write_settings
 from hermes_batch.trajectories import Trajectories
 from hermes_batch.unit_queue import UnitQueue
@@ -146,8 +146,9 @@ async def _work(
         write_state=partial(_write_state, config),
     )
     try:
-        async with plan.pool:
+        async with write_report_at_end(config.out) as note_opened, plan.pool:
             with open_trajectories() as lines:
+                note_opened()
                 await Engine(plan, queue, result, callbacks).run(lines)
     finally:
         if isinstance(config.model, str):

@@ -17,7 +17,7 @@ from tests.e2e.agent.test_batch_run import config
 
 pytestmark = pytest.mark.anyio
 PLANS: dict[str, list[Step]] = {"p": ["done"], "q": ["done"]}
-FILES = ("trajectories.jsonl", "index.jsonl", "trajectories.parquet", "run.json", "report.html")
+FILES = ("trajectories.jsonl", "index.jsonl", "trajectories.parquet", "run.json", "status.json", "report.html")
 PIXEL = b64encode(b"not looked at").decode()
 
 

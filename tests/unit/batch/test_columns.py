@@ -12,6 +12,7 @@ from hermes_batch import Record, read_records, write_report
 from hermes_batch.columns import JSON_COLUMNS
 from hermes_batch.tally import outcome, reason
 from hermes_batch.trajectories import Trajectories
+from tests.support.report_page import read_report
 
 CALL = '<tool_call>\n{"name": "terminal", "arguments": {"command": "ls"}}\n</tool_call>'
 RESPONSE = '<tool_response>\n{"tool_call_id": "c1", "name": "terminal", "content": {"output": "a"}}\n</tool_response>'
@@ -73,7 +74,7 @@ def test_old_rows_are_read_in_the_columns_of_today(tmp_path: Path) -> None:
         {"role": "assistant", "content": "done"},
     ]
     assert (outcome(row), str(reason(row))) == ("unscored", "SandboxDied: gone")
-    page = write_report(tmp_path).read_text()
+    page = read_report(write_report(tmp_path)).text
     for text in ("$ ls", "Thinking", "SandboxDied", "screenshots/0-1.png is missing"):
         assert text in page
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 import tracemalloc
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,10 @@ from hypothesis import strategies as st
 from hermes_batch import write_report
 from hermes_batch.report.html import Markup, element, escape, make_visible
 from hermes_exec.errors import ConfigError
+from tests.support.report_page import read_report
+
+SCRIPT = Path(write_report.__code__.co_filename).with_name("report.js")
+NAMES = json.loads(SCRIPT.read_text("utf-8").split("const NAMES = ", 1)[1].split(";", 1)[0])
 
 EVIL = (
     "</pre></details><script>alert(1)</script><img src=x onerror=alert(2)> \x1b[31mred\x1b[0m\x00 \u202egnp \" ' &amp;"
@@ -25,8 +32,9 @@ EVIL = (
 class Page(HTMLParser):
     """Tags with their attributes, and the text of a page."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, rows: Sequence[Sequence[Any]] = ()) -> None:
         super().__init__()
+        self.rows = [dict(zip(NAMES, row, strict=True)) for row in rows]
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.open: list[str] = []
         self.text = ""
@@ -42,7 +50,7 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        if self.open[-1:] != ["style"]:
+        if self.open[-1:] not in (["style"], ["script"]):
             self.text += data
 
 
@@ -85,13 +93,15 @@ def report(directory: Path, *records: object, **settings: object) -> Page:
     (directory / "trajectories.jsonl").write_text("".join(f"{line}\n" for line in lines))
     if settings:
         (directory / "run.json").write_text(json.dumps(settings))
-    return Page(write_report(directory).read_text("utf-8"))
+    parts = read_report(write_report(directory))
+    return Page(parts.page + "".join(parts.transcripts), parts.rows)
 
 
 def test_nothing_that_was_written_is_markup(tmp_path: Path) -> None:
     page = report(tmp_path, record(0), model=EVIL, prompts=1, seconds=3)
     tags = {tag for tag, _ in page.tags}
-    assert not tags & {"script", "img", "iframe", "link", "a", "object", "base", "form"}
+    assert not tags & {"img", "iframe", "link", "a", "object", "base", "form"}
+    assert [attributes for tag, attributes in page.tags if tag == "script"] == [{}]
     assert page.open == []
     assert not any(name.startswith("on") for _, attributes in page.tags for name in attributes)
     assert "<script>alert(1)</script>" in page.text
@@ -107,8 +117,13 @@ def test_page_needs_nothing_else(tmp_path: Path) -> None:
     policies = [
         a["content"] for tag, a in page.tags if tag == "meta" and a.get("http-equiv") == "Content-Security-Policy"
     ]
-    assert policies == ["default-src 'none'; style-src 'unsafe-inline'; img-src data:"]
-    assert not re.search(r"url\(|@import", (tmp_path / "report.html").read_text("utf-8"))
+    source = (tmp_path / "report.html").read_text("utf-8")
+    script = source[source.index("<script>") + len("<script>") : source.index("</script>", source.index("<script>"))]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert policies == [
+        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:",
+    ]
+    assert not re.search(r"url\(|@import|fetch\(|XMLHttpRequest|import\(", source)
 
 
 def test_summary_and_failures_by_cause(tmp_path: Path) -> None:
@@ -120,7 +135,7 @@ def test_summary_and_failures_by_cause(tmp_path: Path) -> None:
         prompts=6,
         seconds=9.25,
     )
-    for text in ("1 of 3", "of 6 prompts", "9.2 s", "solved 1", "unsolved 2", "unscored 1", "before 2 of its prompts"):
+    for text in ("1 of 3", "4 of 6done", "9 s", "solved 1", "unsolved 2", "unscored 1", "before 2 of its prompts"):
         assert text in page.text
     assert re.search(r"policythe modelanswered2", page.text)
     assert re.search(r"infrathe sandbox, the stream or this libraryinfra1", page.text)
@@ -132,9 +147,9 @@ def test_reasons_of_unscored_prompts(tmp_path: Path) -> None:
         return record(index, id=f"p{index}", errors=[error], trainable=False, solved=None)
 
     page = report(tmp_path, record(0, errors=[], solved=True), unscored(1, "out of memory"), unscored(2, "removed"))
-    assert "Not scored, by errorErrorFirst messagePromptsSandboxDiedout of memory2" in page.text
-    assert page.text.count("SandboxDied: out of memory") == page.text.count("SandboxDied: removed") == 1
-    assert "Not scored" not in report(tmp_path, record(0, solved=True)).text
+    assert "Unscored, by errorErrorFirst messageRecordsSandboxDiedout of memory2" in page.text
+    assert [row["why"] for row in page.rows] == ["", "SandboxDied: out of memory", "SandboxDied: removed"]
+    assert "Unscored" not in report(tmp_path, record(0, solved=True)).text
 
 
 def test_code_snapshots_and_screenshots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,6 +193,59 @@ def test_code_snapshots_and_screenshots(tmp_path: Path, monkeypatch: pytest.Monk
 def test_half_a_line_is_left_out_and_counted(tmp_path: Path) -> None:
     page = report(tmp_path, record(0), '{"prompt_index": 1, "conv', "[]", '{"prompt_index": 2}')
     assert "3 lines of trajectories.jsonl are not records" in page.text
+
+
+def test_list_has_every_record_and_only_conversations_that_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hermes_batch.report.report._MAX_TRANSCRIPT_BYTES", 1)
+    page = report(tmp_path, *(record(index, id=f"p{index}") for index in range(3)))
+    assert [(row["id"], row["transcript"]) for row in page.rows] == [("p0", 0), ("p1", -1), ("p2", -1)]
+    assert "The conversations of the last records are only in trajectories.jsonl" in page.text
+    line = (tmp_path / "trajectories.jsonl").read_bytes().splitlines(keepends=True)[0]
+    assert page.rows[1]["place"] == f"trajectories.jsonl, at byte {len(line):,}"
+
+
+def test_files_and_differences_are_shown_as_text(tmp_path: Path) -> None:
+    edits = [{"old_string": "one\ntwo", "new_string": "three"}]
+    call = json.dumps({"name": "patch", "arguments": {"path": "a.py", "edits": edits}})
+    responses = (
+        {"content": "1|import re\n2|x = 1", "total_lines": 2},
+        {"success": True, "diff": "--- a/a.py\n+++ b/a.py\n-one\n+three\n"},
+        {"matches": [{"path": "a.py", "line": 1, "content": "x = 1\ny = 2"}]},
+    )
+    turns = [{"from": "gpt", "value": f"<tool_call>\n{call}\n</tool_call>"}]
+    for number, content in enumerate(responses):
+        response = json.dumps({"tool_call_id": str(number), "name": "patch", "content": content})
+        turns.append({"from": "tool", "value": f"<tool_response>\n{response}\n</tool_response>"})
+    text = report(tmp_path, record(0, conversations=turns)).text
+    for lines in ("one\ntwo", "1|import re\n2|x = 1", "File, 2 lines", "+++ b/a.py\n-one\n+three", "x = 1\ny = 2"):
+        assert lines in text
+    assert "\\n" not in text
+
+
+def test_tools_errors_and_figures_are_counted(tmp_path: Path) -> None:
+    calls = [
+        {"name": "terminal", "ok": True, "duration_s": 1.0},
+        {"name": "terminal", "ok": False, "error_kind": "timeout", "duration_s": 2.0},
+        {"name": "patch", "ok": False, "error_kind": EVIL, "duration_s": 0.0},
+    ]
+    facts = {"prompt_tokens": 1000, "completion_tokens": 200, "cost": 0.5, "calls": calls}
+    page = report(tmp_path, *(record(index, **facts) for index in range(2)))
+    assert "terminal2 (50.0 %)1.50 s4" in page.text
+    assert "terminaltimeout2" in page.text
+    assert f"patch{make_visible(EVIL)}2" in page.text
+    for title in ("Turns median 1", "Tokens median 1.20k", "Seconds median 2 s", "Cost median 0.50"):
+        assert title in page.text
+    assert (page.rows[0]["tokens"], page.rows[0]["cost"], page.rows[0]["calls"]) == (1200, 0.5, 1)
+    assert "timeout" in page.rows[0]["errors"]
+
+
+def test_samples_have_estimates_and_a_control_that_groups_them(tmp_path: Path) -> None:
+    samples = (record(0, group="g", sample=n, solved=("solved", "unsolved")[n], reward=1.0 - n) for n in range(2))
+    page = report(tmp_path, *samples)
+    assert "pass@10.500-1" in page.text
+    assert "pass@21.000-1" in page.text
+    assert {attributes.get("id") for tag, attributes in page.tags if tag == "input"} >= {"search", "grouped"}
+    assert [(row["group"], row["sample"], row["reward"]) for row in page.rows] == [("g", 0, 1.0), ("g", 1, 0.0)]
 
 
 def test_long_texts_are_cut_in_the_middle(tmp_path: Path) -> None:
