@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
@@ -78,19 +78,12 @@ class RunMonitor:
 
     def make_status(self, *, ended: bool = False) -> RunStatus:
         """Return the progress of the run, and update the seconds of its result."""
-        now, result, tally = time.monotonic(), self._result, self._result.tally
+        now, result = time.monotonic(), self._result
         result.seconds = self._seconds_before + now - self._began
         rate = (len(self._recent) - 1) / (now - self._recent[0]) if len(self._recent) > 1 else None
         pool = self._pool.stats()
-        return RunStatus(
-            total=result.total,
-            records=result.records,
-            outcomes=tally.outcomes,
-            tool_calls=tally.tool_calls,
-            prompt_tokens=tally.prompt_tokens,
-            completion_tokens=tally.completion_tokens,
-            cost=tally.cost,
-            seconds=round(result.seconds, 3),
+        return _make_status(
+            result,
             rate=rate,
             left_s=(result.total - result.records) / rate if rate and not ended else None,
             workers=dict(Counter(self._stages.values())),
@@ -98,7 +91,6 @@ class RunMonitor:
             hosts=count_hosts(pool.runners),
             endpoint=self._describe_endpoint(),
             ended=ended,
-            stopped=result.stopped,
         )
 
     def _describe_endpoint(self) -> EndpointFacts | None:
@@ -137,3 +129,28 @@ class RunMonitor:
             await anyio.to_thread.run_sync(write)
         except (OSError, ExecError) as error:
             logger.warning("the progress of the run cannot be written: %s", error)
+
+
+def write_final_status(result: BatchResult) -> None:
+    """Write the status of a run with nothing left to do.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    write_status(result.out, _make_status(result, ended=True))
+
+
+def _make_status(result: BatchResult, **more: Any) -> RunStatus:
+    tally = result.tally
+    return RunStatus(
+        total=result.total,
+        records=result.records,
+        outcomes=tally.outcomes,
+        tool_calls=tally.tool_calls,
+        prompt_tokens=tally.prompt_tokens,
+        completion_tokens=tally.completion_tokens,
+        cost=tally.cost,
+        seconds=round(result.seconds, 3),
+        stopped=result.stopped,
+        **more,
+    )

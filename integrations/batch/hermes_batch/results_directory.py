@@ -11,9 +11,11 @@ import anyio.to_thread
 
 from hermes_batch.artifacts import remove_artifacts
 from hermes_batch.index import TRAJECTORIES
+from hermes_batch.monitor import write_final_status
 from hermes_batch.parquet import update_parquet
 from hermes_batch.report.report import REPORT, write_report
-from hermes_batch.settings import SETTINGS
+from hermes_batch.result import BatchResult
+from hermes_batch.settings import SETTINGS, explain_write_errors
 from hermes_batch.status import STATUS
 from hermes_batch.trajectories import Trajectories
 from hermes_exec import ConfigError
@@ -65,12 +67,15 @@ async def write_report_at_end(out: Path) -> AsyncIterator[Callable[[], None]]:
                 await anyio.to_thread.run_sync(write_report, out)
 
 
-async def update_derived_files(out: Path) -> None:
-    """Write the report and the table of a run unless they are up to date.
+async def update_derived_files(result: BatchResult) -> None:
+    """Write the status, and the report and the table unless they are up to date, of a run with nothing left to do.
 
     Raises:
         ExecError: If they cannot be written.
     """
+    out = result.out
+    with explain_write_errors(out):
+        write_final_status(result)
     report = out / REPORT
     if not report.exists() or report.stat().st_mtime_ns < (out / TRAJECTORIES).stat().st_mtime_ns:
         await anyio.to_thread.run_sync(write_report, out)

@@ -16,6 +16,7 @@ from hermes_batch.endpoint_policy import OnOutage
 from hermes_batch.engine import Engine, OnRecord, OnStart, RunCallbacks, RunPlan
 from hermes_batch.index import TRAJECTORIES
 from hermes_batch.monitor import OnStatus
+from hermes_batch.parquet import update_parquet
 from hermes_batch.result import BatchResult
 from hermes_batch.results_directory import check_no_results, create_results, update_derived_files, write_report_at_end
 from hermes_batch.settings import progress_facts, write_facts
@@ -86,7 +87,7 @@ async def run_rollouts(
         remaining = earlier.find_remaining()
         if not remaining:
             write_state(result)
-            await update_derived_files(out)
+            await update_derived_files(result)
             return result
         if not pool.is_open:
             await stack.enter_async_context(pool)
@@ -108,7 +109,7 @@ async def run_rollouts(
         note_opened()
         queue = UnitQueue(remaining, result, until_solved, earlier.solved)
         await Engine(plan, queue, result, RunCallbacks(on_start, on_record, on_status)).run(lines)
-    await update_derived_files(out)
+    await update_parquet(out)
     return result
 
 

@@ -110,7 +110,7 @@ async def resume_batch(
         remaining = earlier.find_remaining()
         if not remaining:
             _write_state(config, result)
-            await update_derived_files(config.out)
+            await update_derived_files(result)
             return result
         config.budget.check_rest(result)
         queue = UnitQueue(remaining, result, config.until_solved, earlier.solved)

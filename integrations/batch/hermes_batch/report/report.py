@@ -82,7 +82,8 @@ class _RunFacts:
 
 def _write_transcripts(run: _RunFacts, transcripts: IO[bytes]) -> list[list[object]]:
     """Write the packed transcripts of the records, add them to the statistics, and return the rows of the list."""
-    images, rows, size = ReportImages(run.out), [], 0
+    images, size = ReportImages(run.out), 0
+    rows: list[list[object]] = []
     with (run.out / TRAJECTORIES).open("rb") as lines:
         for *_, offset in run.offsets:
             record = read_record_at(lines, offset)
