@@ -9,6 +9,7 @@ from hermes_exec._lazy import lazy_attributes
 if TYPE_CHECKING:
     from hermes_agent.artifacts import Artifacts, CollectedFiles
     from hermes_agent.context import Context, ShortenOldResults
+    from hermes_agent.context_summary import SummariseOldTurns
     from hermes_agent.episode import CallCounts, CallRecord, Episode, EpisodeError
     from hermes_agent.errors import (
         AccessRefused,
@@ -77,6 +78,7 @@ __all__ = [
     "ScriptedModel",
     "SessionModel",
     "ShortenOldResults",
+    "SummariseOldTurns",
     "Timings",
     "TokenUsage",
     "ToolCall",
@@ -96,6 +98,7 @@ if not TYPE_CHECKING:
             "messages",
             "episode",
             "context",
+            "context_summary",
             "hooks",
             "parsers",
             "models",

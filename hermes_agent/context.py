@@ -60,24 +60,30 @@ class ShortenOldResults:
     def __call__(self, history: Sequence[Message]) -> Sequence[Message]:
         """Return the messages to send."""
         over = sum(map(characters, history)) - self.max_chars
-        begin, end = _past_results(history, self.first), _turn_start(history, len(history) - self.last)
+        begin, end = find_middle(history, self.first, self.last)
         if over <= 0:
             return history
         head, middle, tail = (
             list(history[:begin]),
-            list(history[begin : max(begin, end)]),
-            list(history[max(begin, end) :]),
+            list(history[begin:end]),
+            list(history[end:]),
         )
-        over = _shorten_results(middle, over)
+        over = shorten_results(middle, over)
         while middle and over > 0:
             turn = _past_results(middle, 1)
             over -= sum(map(characters, middle[:turn]))
             del middle[:turn]
-        _shorten_results(tail, _shorten_results(head, over))
+        shorten_results(tail, shorten_results(head, over))
         return [*head, *middle, *tail]
 
 
-def _shorten_results(messages: list[Message], over: int) -> int:
+def find_middle(history: Sequence[Message], first: int, last: int) -> tuple[int, int]:
+    """Return the range between the first and the last messages. No result is separated from its call."""
+    begin = _past_results(history, first)
+    return begin, max(begin, _turn_start(history, len(history) - last))
+
+
+def shorten_results(messages: list[Message], over: int) -> int:
     """Shorten the oldest results until `over` characters are saved. Return how many are still over."""
     for index, message in enumerate(messages):
         if over > 0 and message.get("role") == "tool":

@@ -11,6 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, overload
 import anyio
 
 from hermes_agent.context import Context
+from hermes_agent.context_summary import EpisodeSummary, SummariseOldTurns
 from hermes_agent.deadline import episode_deadline
 from hermes_agent.episode import Episode, Finish
 from hermes_agent.errors import ContentFiltered, ContextExceeded, ModelError
@@ -64,7 +65,8 @@ class AgentLoop(Generic[ToolsT_co]):
         max_cost: The highest cost of an episode, as charged by the provider. None: no bound.
         max_tool_seconds: The most seconds of an episode in tool calls. None: no bound.
         hooks: Functions that see and change calls.
-        context: Selects the messages that the model sees. None: all.
+        context: Selects the messages that the model sees: a function of all messages, or `SummariseOldTurns`. None:
+            all.
 
     Raises:
         ConfigError: If `model` is not a model, `toolbox` is not a toolbox, or a bound is impossible.
@@ -87,11 +89,12 @@ class AgentLoop(Generic[ToolsT_co]):
         max_cost: float | None = None,
         max_tool_seconds: float | None = None,
         hooks: Hooks | None = None,
-        context: Context | None = None,
+        context: Context | SummariseOldTurns | None = None,
     ) -> None:
         tools = toolbox.wrapped if isinstance(toolbox, BlockingTools) else toolbox
         _check_parts(model, tools)
-        for name, part in (("context", context), *vars(hooks or Hooks()).items()):
+        function = None if isinstance(context, SummariseOldTurns) else context
+        for name, part in (("context", function), *vars(hooks or Hooks()).items()):
             if part is not None and not callable(part):
                 raise ConfigError(f"{name} is a function, not {part!r}")
         if reserved := _RESERVED.intersection(sampling or ()):
@@ -107,7 +110,10 @@ class AgentLoop(Generic[ToolsT_co]):
         self.model, self.toolbox = model, toolbox
         self.max_turns, self.max_tool_calls = max_turns, max_tool_calls
         self._sampling = {"temperature": temperature, "max_tokens": max_tokens, **(sampling or {})}
-        self._final_answer, self._context, self._hooks = final_answer, context, hooks or Hooks()
+        self._final_answer, self._context, self._hooks = final_answer, function, hooks or Hooks()
+        self._summarise = context if isinstance(context, SummariseOldTurns) else None
+        self._summary: EpisodeSummary | None = None
+        """The context of the running episode, if it is summarised."""
         self._deadline_s, self._max_tokens_total = deadline_s, max_tokens_total
         self._max_cost, self._max_tool_seconds = max_cost, max_tool_seconds
         self._tools = tools
@@ -159,6 +165,8 @@ class AgentLoop(Generic[ToolsT_co]):
     async def _run_session(self, history: History, schemas: Sequence[Mapping[str, Any]]) -> _End:
         # Interfaces of models do not accept the key `runs_on` of host tools.
         tools = [{name: tool[name] for name in tool if name != "runs_on"} for tool in schemas]
+        if self._summarise is not None:
+            self._summary = self._summarise.begin(partial(self._ask_apart, history))
         try:
             session = open_session(self.model, tools)
         except Exception as error:  # noqa: BLE001 - whatever a model raises ends its episode only
@@ -205,12 +213,27 @@ class AgentLoop(Generic[ToolsT_co]):
 
     async def _select_messages(self, history: History) -> Sequence[Message]:
         """Return the messages that the model sees."""
-        selection = await call_hook("context", self._context, history.messages, kind=Sequence)  # type: ignore[type-abstract]
+        selection: Sequence[Message] | None
+        if self._summary is not None:
+            selection = await self._summary.select(history.messages)
+        else:
+            selection = await call_hook("context", self._context, history.messages, kind=Sequence)
         if selection is None or selection == history.messages:
             return history.messages
         history.compacted = True
         self._tools.forget_reads()
         return selection
+
+    async def _ask_apart(self, history: History, messages: Sequence[Message]) -> Completion:
+        """Request a completion without tools that is no part of the conversation, and count its usage."""
+        session = open_session(self.model, [])
+        try:
+            completion = validate_completion(await session.complete(messages, **self._sampling))
+        finally:
+            with anyio.move_on_after(_CLOSE_S, shield=True):
+                await _close_session(session)
+        history.add_usage(completion)
+        return completion
 
     async def _notify_turn(self, history: History, completion: Completion) -> ErrorCause | None:
         try:

@@ -9,7 +9,18 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from hermes_agent import Artifacts, Context, Hooks, Message, Model, Prices, Rollout, SessionModel, ShortenOldResults
+from hermes_agent import (
+    Artifacts,
+    Context,
+    Hooks,
+    Message,
+    Model,
+    Prices,
+    Rollout,
+    SessionModel,
+    ShortenOldResults,
+    SummariseOldTurns,
+)
 from hermes_agent.models.embedded.embedded import EMBEDDED_NAME
 from hermes_agent.models.factory import EMBEDDED, create_model
 from hermes_agent.scoring import check_inside
@@ -47,8 +58,8 @@ class BatchConfig(DatasetConfig):
     `prices` (fields of `Prices`) are for an endpoint that reports no cost. `ephemeral_system_prompt` and `prefill`
     (messages before the prompt) are sent with each request, and are in no record.
 
-    With `context="shorten"`, requests stay within about `context_tokens` tokens (four characters each): see
-    `ShortenOldResults`. The records have all messages.
+    With `context` ("shorten" or "summarise"), requests stay within about `context_tokens` tokens (four characters
+    each): see `ShortenOldResults` and `SummariseOldTurns`. The records have all messages.
 
     When `budget_cost`, `budget_tokens` or `budget_time_s` are used up, the run ends and can be resumed. They count all
     invocations of the run.
@@ -97,7 +108,7 @@ class BatchConfig(DatasetConfig):
     max_tokens_total: Annotated[int, Field(ge=1)] | None = None
     max_cost: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     max_tool_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    context: Literal["shorten"] | None = None
+    context: Literal["shorten", "summarise"] | None = None
     context_tokens: Annotated[int, Field(ge=1000)] | None = None
     toolsets: tuple[str, ...] = ("terminal", "file")
     tools: tuple[Any, ...] = ()
@@ -159,7 +170,9 @@ class BatchConfig(DatasetConfig):
     @model_validator(mode="after")
     def _check_context(self) -> Self:
         if (self.context is None) != (self.context_tokens is None):
-            raise ValueError('context="shorten" and context_tokens=32000 (how long requests may be) belong together')
+            raise ValueError(
+                'context ("shorten" or "summarise") and context_tokens (the longest request) belong together'
+            )
         return self
 
     @field_validator("prices", mode="before")
@@ -266,10 +279,11 @@ class BatchConfig(DatasetConfig):
             },
         )
 
-    def _make_context(self) -> Context | None:
+    def _make_context(self) -> Context | SummariseOldTurns | None:
         if self.context_tokens is None:
             return None
-        return ShortenOldResults(self.context_tokens * _CHARS_PER_TOKEN)
+        chars = self.context_tokens * _CHARS_PER_TOKEN
+        return SummariseOldTurns(chars) if self.context == "summarise" else ShortenOldResults(chars)
 
     def _artifacts(self, unit: Unit) -> Artifacts | None:
         patterns = (*self.collect, *unit.task.collect)

@@ -192,6 +192,25 @@ def test_long_episodes_are_shortened_and_recorded_whole(tmp_path: Path) -> None:
     assert (unknown.returncode, "context" in unknown.stderr) == (2, True), unknown.stderr
 
 
+def test_long_episodes_are_summarised_by_the_model(tmp_path: Path) -> None:
+    steps: list[Step] = [*[[f"seq {n}000 {n}999"] for n in range(1, 6)], "Done."]
+
+    def answer(request: dict[str, Any]) -> Answer:
+        if "tools" not in request:
+            return ok({"content": "THE SUMMARY"})
+        return ok(wire(steps[sum("tools" in each for each in server.requests) - 1]))
+
+    with endpoint(reply=answer) as server:
+        batch = ("batch", "run", str(prompts(tmp_path, "a")), "--out", str(tmp_path / "out"), *model(server.base_url))
+        done = run(*batch, "--context", "summarise", "--context-tokens", "5000")
+    assert done.returncode == 0, done.stderr
+    (record,) = read_records(tmp_path / "out")
+    assert (record["compacted"], record["finish"], record["api_calls"]) == (True, "answered", len(server.requests))
+    assert "THE SUMMARY" not in record["messages"]
+    assert "THE SUMMARY" in json.dumps(server.requests[-1])
+    assert any("tools" not in request for request in server.requests)
+
+
 def test_several_endpoints_share_the_prompts(tmp_path: Path) -> None:
     with endpoint(reply=reply) as one, endpoint(reply=reply) as two:
         batch = ("batch", "run", str(prompts(tmp_path, *NAMES)), "--out", str(tmp_path / "out"), *model(one.base_url))

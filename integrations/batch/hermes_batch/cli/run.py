@@ -82,7 +82,7 @@ class _RunOptions(RowOptions):
     ] = None
     context: Annotated[
         str | None,
-        typer.Option("--context", help="Keep requests within --context-tokens: `shorten` old tool results and turns."),
+        typer.Option("--context", help="Keep requests within --context-tokens: `shorten` or `summarise` old turns."),
     ] = None
     context_tokens: Annotated[
         int | None, typer.Option("--context-tokens", min=1000, help="Longest request, at four characters a token.")
