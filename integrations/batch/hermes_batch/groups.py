@@ -78,13 +78,15 @@ class Groups:
     def summarize(self, until_solved: int | None = None) -> dict[str, Estimate]:
         """Return the estimates of a run by their names: `pass@1`, `pass@k` for the powers of two and the largest number
         of samples, and `reward`.
+
+        With `until_solved` there is no `reward`: a prompt stops when it did well, so that the mean is too high.
         """
         most = self.most_samples
         numbers = [1 << power for power in range(most.bit_length()) if 1 << power < most]
         estimates: dict[str, Estimate | None] = {
             f"pass@{k}": self.estimate_pass(k, until_solved) for k in (*numbers, most) if k
         }
-        estimates["reward"] = self.estimate_reward()
+        estimates["reward"] = self.estimate_reward() if until_solved is None else None
         return {name: estimate for name, estimate in estimates.items() if estimate is not None}
 
 

@@ -62,22 +62,30 @@ def show_rows(console: Console, records: Sequence[Mapping[str, Any]], limit: int
         console.print(reasons)
 
 
-def show_groups(console: Console, groups: Mapping[str, Tally], title: str, limit: int = MAX_ROWS) -> None:
-    """Print a table of groups of records, such as by a field of their metadata."""
+def show_groups(
+    console: Console,
+    groups: Mapping[str, Tally],
+    title: str,
+    limit: int = MAX_ROWS,
+    until_solved: int | None = None,
+) -> None:
+    """Print a table of groups of records, such as by a field of their metadata. `until_solved` is a setting of the
+    run.
+    """
     table = _table(title)
     names = ("records", "solved", "share", "unscored", "pass@1", "reward", "calls", "tokens", "cost", "seconds")
     for name in names:
         table.add_column(name, justify="right")
     for value, tally in list(groups.items())[:limit]:
-        table.add_row(_cell(value), *summarize_group(tally))
+        table.add_row(_cell(value), *summarize_group(tally, until_solved))
     console.print(table)
     if len(groups) > limit:
         console.print(Text(f"… and {len(groups) - limit} more"))
 
 
-def summarize_group(tally: Tally) -> list[str]:
+def summarize_group(tally: Tally, until_solved: int | None = None) -> list[str]:
     """Return the figures of a group in the order of the table's columns. Calls, tokens and seconds are means."""
-    outcomes, records, estimates = tally.outcomes, max(1, tally.records), tally.groups.summarize()
+    outcomes, records, estimates = tally.outcomes, max(1, tally.records), tally.groups.summarize(until_solved)
     checked = outcomes["solved"] + outcomes["unsolved"]
     return [
         str(tally.records),
@@ -92,14 +100,14 @@ def summarize_group(tally: Tally) -> list[str]:
     ]
 
 
-def list_groups(groups: Mapping[str, Tally]) -> list[dict[str, Any]]:
+def list_groups(groups: Mapping[str, Tally], until_solved: int | None = None) -> list[dict[str, Any]]:
     """Return the sums and estimates of groups of records for programs."""
     return [
         {
             "value": value,
             "records": tally.records,
             **tally.outcomes,
-            "estimates": {name: estimate._asdict() for name, estimate in tally.groups.summarize().items()},
+            "estimates": {name: estimate._asdict() for name, estimate in tally.groups.summarize(until_solved).items()},
             "tool_calls": tally.tool_calls,
             "prompt_tokens": tally.prompt_tokens,
             "completion_tokens": tally.completion_tokens,

@@ -81,10 +81,13 @@ def test_until_solved_from_the_command_line(tmp_path: Path) -> None:
         wrong = run("batch", "run", file, *arguments, "--until-solved", "4")
         done = run("batch", "run", file, *arguments, "--until-solved", "2")
         shown = run("batch", "show", str(tmp_path / "out"))
+        groups = run("batch", "show", str(tmp_path / "out"), "--by", "backend", "--json")
         every = run("batch", "resume", str(tmp_path / "out"), "--until-solved", "0", "--json", "--api-key", "x")
     assert (wrong.returncode, "until_solved: 4 solved samples" in " ".join(wrong.stderr.split())) == (2, True)
-    assert "2 of 5 solved, pass@1 0.500 ± 0.500, reward 0.500 ± 0.500," in done.stdout, done.stderr
+    assert "2 of 5 solved, pass@1 0.500 ± 0.500, 2 tool calls," in done.stdout, done.stderr
     assert "pass@1 0.500 ± 0.500" in shown.stdout
+    (group,) = json.loads(groups.stdout)
+    assert group["estimates"] == {"pass@1": {"mean": 0.5, "error": 0.5, "prompts": 2}}
     assert turns == {"a": 3, "b": 3}
     facts = json.loads(every.stdout)
     assert facts["estimates"]["pass@3"] == {"mean": 0.5, "error": 0.5, "prompts": 2}

@@ -72,7 +72,7 @@ def test_estimate_of_stopped_prompts_is_unbiased(until_solved: int, chance: floa
     assert estimate.error is not None
     assert abs(estimate.mean - chance) < 4 * estimate.error
     assert abs(naive.mean - chance) > 4 * estimate.error
-    assert [*made.summarize(until_solved)] == ["pass@1", "reward"]
+    assert [*made.summarize(until_solved)] == ["pass@1"]
 
 
 def test_samples_after_the_last_solved_one_needed_do_not_count() -> None:

@@ -72,19 +72,20 @@ def _print_results(out: Path, selection: RowSelection, by: str | None, limit: in
     rows, broken = read_rows(out)
     selected = selection.apply(rows)
     groups = None if by is None else group_rows(out, selected, by)
+    until_solved = read_until_solved(out)
     if as_json:
-        emit_json(selected[:limit] if groups is None else list_groups(groups)[:limit])
+        emit_json(selected[:limit] if groups is None else list_groups(groups, until_solved)[:limit])
         return
     console, settings, tally = stdout(), read_settings(out), Tally()
     if groups is None:
         show_rows(console, selected, limit or MAX_ROWS)
     else:
-        show_groups(console, groups, str(by), limit or MAX_ROWS)
+        show_groups(console, groups, str(by), limit or MAX_ROWS, until_solved)
     if not selection.selects_all:
         console.print(f"{len(selected)} of {len(rows)} records selected; all:", highlight=False)
     for row in rows:
         tally.add(row)
     total = int(settings.get("prompts") or len(rows))
-    show_totals(console, tally, settings.get("seconds") or None, total, read_until_solved(out))
+    show_totals(console, tally, settings.get("seconds") or None, total, until_solved)
     if broken:
         say(f"{broken} lines of {TRAJECTORIES} are not records")
