@@ -190,6 +190,13 @@ def test_code_snapshots_and_screenshots(tmp_path: Path, monkeypatch: pytest.Monk
     assert page.text.count("is missing") == 1
 
 
+def test_run_without_records_has_a_report(tmp_path: Path) -> None:
+    page = report(tmp_path, prompts=6)
+    assert page.rows == []
+    assert "The run ended before 6 of its prompts were done." in page.text
+    assert "0 of 0solved" in page.text
+
+
 def test_half_a_line_is_left_out_and_counted(tmp_path: Path) -> None:
     page = report(tmp_path, record(0), '{"prompt_index": 1, "conv', "[]", '{"prompt_index": 2}')
     assert "3 lines of trajectories.jsonl are not records" in page.text

@@ -111,14 +111,14 @@ def table(title: str, cls: str, names: Sequence[str], rows: Sequence[Sequence[st
 
 def histograms(figures: ReportStatistics) -> Markup:
     """Return the histograms of turns, tokens, seconds and cost."""
+    if not figures.turns:
+        return Markup("")
     charts = [
         _histogram("Turns", figures.turns, lambda value: f"{value:.0f}"),
         _histogram("Tokens", figures.tokens, lambda value: format_count(int(value))),
         _histogram("Seconds", figures.seconds, format_duration),
         *([_histogram("Cost", figures.costs, format_cost)] if any(figures.costs) else []),
     ]
-    if not figures.turns:
-        return Markup("")
     return element("section", element("h2", "Distribution"), element("div", *charts, cls="charts"))
 
 
