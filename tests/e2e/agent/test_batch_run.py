@@ -5,7 +5,10 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import signal
+import zlib
+from base64 import b64decode
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,9 +44,14 @@ def lines(directory: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (directory / "out" / "trajectories.jsonl").read_text("utf-8").splitlines()]
 
 
+PACKED = re.compile(r"(?<=>)([\w+/]{16,}=*)(?=</script>)")
+
+
 def text_of(path: Path) -> str:
-    """The content of a file of a run: a table is compressed."""
-    return str(pq.read_table(path).to_pylist()) if path.suffix == ".parquet" else path.read_text("utf-8")
+    """The content of a file of a run: a table and the conversations of a report are compressed."""
+    if path.suffix == ".parquet":
+        return str(pq.read_table(path).to_pylist())
+    return PACKED.sub(lambda found: zlib.decompress(b64decode(found[1])).decode(), path.read_text("utf-8"))
 
 
 async def test_solved_unsolved_and_unchecked(tmp_path: Path, backend: BackendCase) -> None:
