@@ -1,7 +1,7 @@
 """A chat completions server that plays agents and is as unkind as it is told to be, in a thread or by `python -m`.
 
-The prompt "episode N" begins episode N: its first turns each call `terminal` with `echo N-TURN`, the last one says
-`done N`.
+The prompt "episode N" begins episode N: its first turns each call `terminal` with `echo N-TURN` (or `Faults.command`),
+the last one says `done N`.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class Faults:
     key: str | None = None
     streams: bool = True
     turns: int = 3
+    command: str = "echo {episode}-{turn}"
     seed: int = 1
 
 
@@ -138,9 +139,9 @@ class FlakyServer:
         else:
             self.log.good += 1
             if self._streams(body):
-                await self._stream(writer, _completion(body, self._how.turns))
+                await self._stream(writer, _completion(body, self._how))
             else:
-                await _send(writer, 200, _completion(body, self._how.turns))
+                await _send(writer, 200, _completion(body, self._how))
             if self.log.good == self._how.away_after:
                 self._away = asyncio.create_task(self._leave(now))
 
@@ -164,10 +165,10 @@ class FlakyServer:
             case "empty choices":
                 await _send(writer, 200, b'{"id": "c", "choices": []}')
             case "cut":
-                await _send(writer, 200, _completion(body, self._how.turns), cut=True)
+                await _send(writer, 200, _completion(body, self._how), cut=True)
                 raise ConnectionError
             case "stream cut" | "error in stream" | "garbage in stream":
-                chunks = chunks_of(json.loads(_completion(body, self._how.turns)))[:2]  # before the reason to finish
+                chunks = chunks_of(json.loads(_completion(body, self._how)))[:2]  # before the reason to finish
                 more = {
                     "error in stream": events([{"error": {"message": "oh no"}}]),
                     "garbage in stream": b"data: <\n\n",
@@ -223,20 +224,20 @@ def _error(message: str) -> bytes:
     return json.dumps({"error": {"message": message, "type": "x", "code": None}}).encode()
 
 
-def _completion(body: bytes, turns: int) -> bytes:
+def _completion(body: bytes, how: Faults) -> bytes:
     messages = json.loads(body)["messages"]
     episode = next(message["content"].split()[-1] for message in messages if message["role"] == "user")
     turn = sum(message["role"] == "assistant" for message in messages)
     message: dict[str, Any] = {"role": "assistant", "content": f"done {episode}"}
-    if turn < turns - 1:
-        arguments = json.dumps({"command": f"echo {episode}-{turn}"})
+    if turn < how.turns - 1:
+        arguments = json.dumps({"command": how.command.format(episode=episode, turn=turn)})
         call = {
             "id": f"c{turn}",
             "type": "function",
             "function": {"name": "terminal", "arguments": arguments},
         }
         message = {"role": "assistant", "content": None, "tool_calls": [call]}
-    choice = {"index": 0, "message": message, "finish_reason": "stop" if turn >= turns - 1 else "tool_calls"}
+    choice = {"index": 0, "message": message, "finish_reason": "stop" if turn >= how.turns - 1 else "tool_calls"}
     usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
     whole = {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice], "usage": usage}
     return json.dumps(whole).encode()
