@@ -42,7 +42,7 @@ test-faults: setup ## run random work with injected faults: 500 seeds on local, 
 	@if .ci/sshd; then $(PY) -m tests.faults ssh 0-49 --at-once 2; fi
 	@if .ci/apptainer; then $(PY) -m tests.faults singularity 0-49 --at-once 2; fi
 	@if .ci/engine && .ci/nomad; then $(PY) -m tests.faults nomad 0-49 --at-once 2; fi
-	@if .ci/engine; then $(PY) -m tests.faults docker 0-99 --at-once 2 && $(PY) -m tests.faults modal 0-49 --at-once 2 && $(PY) -m tests.chaos; fi
+	@if .ci/engine; then $(PY) -m tests.faults docker 0-99 --at-once 2 && $(PY) -m tests.faults modal 0-49 --at-once 2 && $(PY) -m tests.chaos && $(PY) -m tests.chaos.batch; fi
 
 fuzz: setup ## fuzz every decoder with hostile bytes, and both ends with whole conversations (40 minutes to an hour)
 	@.ci/setup fuzz || echo "fuzz: continuing without atheris, which could not be installed"

@@ -9,7 +9,8 @@ from typing import Any
 
 import anyio
 
-from hermes_agent import Hooks, RolloutResult, TokenUsage, Turn
+from hermes_agent import Hooks, Rollout, RolloutResult, TokenUsage, Turn
+from hermes_agent.rollout import Stage
 from hermes_batch.result import BatchResult
 from hermes_exec.errors import ConfigError
 
@@ -63,7 +64,8 @@ NO_BUDGET = RunBudget()
 class BudgetGuard:
     """Counts what the episodes of a run spend, turn by turn, and ends them when the budget is used up.
 
-    Episodes whose model has given its last answer are scored and recorded. The others are cancelled, without a record.
+    Episodes whose model has given its last answer, or that are being scored, are recorded. The others are cancelled,
+    without a record.
 
     Args:
         budget: The bounds.
@@ -131,7 +133,7 @@ class BudgetGuard:
         if self._result.stopped is None:
             self._result.stopped = why
         for episode in self._episodes:
-            if not episode.has_answered:
+            if not episode.is_over:
                 episode.scope.cancel()
         self._on_end()
 
@@ -141,28 +143,34 @@ class EpisodeSpending:
 
     def __init__(self, note: Callable[[TokenUsage], None]) -> None:
         self.scope = anyio.CancelScope()
-        self.has_answered = False
-        """Whether the model's last answer has no calls, so that the episode is about to end."""
+        self.is_over = False
+        """Whether the model's work is over: its last answer has no calls, or the episode is being scored."""
         self._note = note
         self._turns = TokenUsage()
 
-    def add_hooks(self, hooks: Hooks) -> Hooks:
-        """Return hooks that call these hooks and count the turns of an attempt."""
-        self._turns, self.has_answered = TokenUsage(), False
+    def count(self, rollout: Rollout, hooks: Hooks) -> Rollout:
+        """Return the rollout of an attempt with these hooks, whose turns are counted."""
+        self._turns, self.is_over = TokenUsage(), False
+
+        def on_stage(stage: Stage) -> None:
+            self.is_over = self.is_over or stage == "check"
+            if rollout.on_stage is not None:
+                rollout.on_stage(stage)
 
         def on_turn(turn: Turn) -> Awaitable[None] | None:
-            self.has_answered = not turn.completion.tool_calls
+            self.is_over = not turn.completion.tool_calls
             self._turns += turn.completion.usage
             self._note(turn.completion.usage)
             return None if hooks.on_turn is None else hooks.on_turn(turn)
 
-        return replace(hooks, on_turn=on_turn)
+        counting = replace(hooks, on_turn=on_turn)
+        return replace(rollout, on_stage=on_stage, loop={**rollout.loop, "hooks": counting})
 
     def settle(self, result: RolloutResult) -> None:
         """Count the completions of a finished attempt that were no turns, such as its closing answer."""
         if result.episode is None:
             return
-        self.has_answered = True
+        self.is_over = True
         usage, turns = result.episode.usage, self._turns
         self._note(
             TokenUsage(

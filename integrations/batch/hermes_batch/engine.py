@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -198,8 +198,7 @@ class Engine:
         while True:
             if rollout.collect is not None:
                 await anyio.to_thread.run_sync(remove_directory, rollout.collect.directory)
-            counted = replace(rollout, loop={**rollout.loop, "hooks": spending.add_hooks(hooks)})
-            result = await counted.run(self._plan.pool, self._plan.model)
+            result = await spending.count(rollout, hooks).run(self._plan.pool, self._plan.model)
             spending.settle(result)
             if (full := find_full_disk(result)) is not None:
                 raise HostDiskFull(f"{full}; then continue the run: {self._plan.continuation}")

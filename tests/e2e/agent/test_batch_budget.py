@@ -20,6 +20,7 @@ from tests.e2e.agent.test_batch_run import config
 from tests.e2e.agent.test_commands import model, plan_endpoint, prompts, run
 from tests.unit.agent.endpoint import Answer, endpoint, ok
 
+pytestmark = pytest.mark.timeout(600)
 NAMES = ("a", "b", "c", "d", "e")
 TWO_TURNS: dict[str, list[Step]] = {name: [["touch made"], "Done."] for name in NAMES}
 """Each turn has 11 and 3 tokens."""
