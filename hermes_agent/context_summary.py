@@ -13,9 +13,9 @@ Complete = Callable[[Sequence[Message]], Awaitable[Completion]]
 
 _INSTRUCTIONS = (
     "You work on a task with tools, and the conversation has become too long. Summarise the part of it that follows. "
-    "You will continue the task with this summary in its place, so keep everything that you still need: what was done "
-    "and what it showed, the paths of files that were read or changed, exact names, values, commands and errors, and "
-    "what is left to do. Answer with the summary only."
+    "You will continue the task with this summary in its place, so keep everything that you still need: the steps so "
+    "far and their results, the paths of files that were read or changed, exact names, values, commands and errors, "
+    "and the open steps. Answer with the summary only."
 )
 _HEADING = "[The earlier part of the conversation was replaced by this summary]"
 
@@ -83,7 +83,7 @@ class EpisodeSummary:
     async def _summarise(self, messages: Sequence[Message], begin: int, end: int) -> None:
         shorter = list(messages)
         shorten_results(shorter, sum(map(characters, messages)) - self._max_chars // 2)
-        parts = [f"Summary of what was before:\n{self._text}"] if self._text else []
+        parts = [f"Summary of the part before:\n{self._text}"] if self._text else []
         transcript = "\n\n".join([*parts, *map(_describe, shorter)])[: self._max_chars]
         completion = await self._complete(
             [{"role": "system", "content": _INSTRUCTIONS}, {"role": "user", "content": transcript}]
