@@ -193,6 +193,7 @@ class Slot(SyncFacade[slot.Slot]):
     user = FacadeMember[slot.Slot, str](lambda facade: facade.wrapped.user)
     shell = FacadeMember[slot.Slot, str | None](lambda facade: facade.wrapped.shell)
     isolation = FacadeMember[slot.Slot, Isolation](lambda facade: facade.wrapped.isolation)
+    most_output_bytes = FacadeMember[slot.Slot, int](lambda facade: facade.wrapped.most_output_bytes)
     sandbox = FacadeMember[slot.Slot, str](lambda facade: facade.wrapped.sandbox)
     backend = FacadeMember[slot.Slot, str](lambda facade: facade.wrapped.backend)
     image = FacadeMember[slot.Slot, str | None](lambda facade: facade.wrapped.image)

@@ -132,7 +132,8 @@ async def test_traces_load_with_the_loader_of_agent_traces(run: Path, tmp_path: 
     plain = loaded["plain"]
     assert (plain["harness"], plain["prompt"], plain["num_user_messages"]) == ("pi", "go", 1)
     assert plain["metadata"]["model"] == "m"
-    assert [tool["function"]["name"] for tool in plain["tools"]] == ["do"]
+    # Newer versions of teich add the tools that the harness Pi always has.
+    assert "do" in [tool["function"]["name"] for tool in plain["tools"]]
     system, user, called, answered, done = plain["messages"]
     assert (system["content"], user["content"], done["content"]) == ("Be brief.", "go", "Done.")
     assert called["reasoning_content"] == "Look first."
