@@ -17,68 +17,39 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from tests.doors.hermes.endpoint import Endpoint, Handler
 from tests.support.doors import ROOT, Door, prepare
 
 RUN_S = 1800.0
 
 
-class Handler(BaseHTTPRequestHandler):
+class CallsEndpoint(Endpoint):
     """Answers each conversation with calls of `terminal`, one after another, and then with a text."""
 
-    protocol_version = "HTTP/1.1"
-    calls = 10
+    def __init__(self, calls: int) -> None:
+        super().__init__("", lambda _: None, KeepAliveHandler)
+        self.calls = calls
 
-    def do_GET(self) -> None:
-        """Answer with the list of models."""
-        self._send({"object": "list", "data": [{"id": "scripted", "object": "model", "context_length": 128_000}]})
-
-    def do_POST(self) -> None:
-        """Answer a chat completion."""
-        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if not self.path.endswith("/chat/completions"):
-            self.send_error(404)
-            return
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return the message for a request."""
         done = sum(message["role"] == "tool" for message in request["messages"])
         message: dict[str, Any] = {"role": "assistant", "content": "done", "reasoning_content": "hm"}
         if request.get("tools") and done < self.calls:
             function = {"name": "terminal", "arguments": json.dumps({"command": f"echo {done}"})}
             call = {"id": f"call_{done}", "type": "function", "index": 0, "function": function}
             message |= {"content": "", "tool_calls": [call]}
-        reason = "tool_calls" if "tool_calls" in message else "stop"
-        usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
-        whole = {"id": "answer", "created": 0, "model": "scripted"}
-        if not request.get("stream"):
-            choice = {"index": 0, "message": message, "finish_reason": reason}
-            self._send({**whole, "object": "chat.completion", "choices": [choice], "usage": usage})
-            return
-        chunk = {**whole, "object": "chat.completion.chunk"}
-        parts: list[dict[str, Any]] = [
-            {**chunk, "choices": [{"index": 0, "delta": message, "finish_reason": None}]},
-            {**chunk, "choices": [{"index": 0, "delta": {}, "finish_reason": reason}]},
-            {**chunk, "choices": [], "usage": usage},
-        ]
-        text = "".join(f"data: {json.dumps(part)}\n\n" for part in parts) + "data: [DONE]\n\n"
-        self._send_text(text, "text/event-stream")
+        return message
 
-    def _send(self, value: object) -> None:
-        self._send_text(json.dumps(value), "application/json")
 
-    def _send_text(self, text: str, kind: str) -> None:
-        data = text.encode()
-        self.send_response(200)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+class KeepAliveHandler(Handler):
+    """A handler whose connections stay open for the next request."""
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Log nothing."""
+    protocol_version = "HTTP/1.1"
 
 
 @contextmanager
@@ -151,7 +122,18 @@ def run_theirs(directory: Path, url: str, workers: int, image: str, rounds: int)
     command = [str(environment.python), "-m", "batch_runner", "--dataset_file", str(directory / "rows.jsonl")]
     command += ["--batch_size", "5", "--run_name", "run", "--distribution", "terminal_only", "--model", "scripted"]
     command += ["--num_workers", str(workers), "--api_key", "none", "--base_url", url, "--max_turns", "30"]
-    return measure(command, home, env)
+    before = list_their_containers()
+    try:
+        return measure(command, home, env)
+    finally:
+        if left := list_their_containers() - before:
+            subprocess.run(["docker", "rm", "--force", *left], stdout=subprocess.DEVNULL, check=True)
+
+
+def list_their_containers() -> set[str]:
+    """Return the ids of the containers of hermes-agent, whose batch runner leaves one for each prompt."""
+    command = ["docker", "ps", "--all", "--quiet", "--filter", "name=^hermes-[0-9a-f]{8}$"]
+    return set(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.split())
 
 
 def count_theirs(home: Path) -> list[int]:
@@ -199,8 +181,7 @@ def main() -> None:
     parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve is not None:
-        Handler.calls = arguments.serve
-        with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        with CallsEndpoint(arguments.serve) as server:
             print(server.server_port, flush=True)
             server.serve_forever()
     print(json.dumps(compare(arguments.prompts, arguments.calls, arguments.workers, arguments.rounds)))

@@ -17,8 +17,8 @@ class Endpoint(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, command: str, on_result: Callable[[str], None]) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+    def __init__(self, command: str, on_result: Callable[[str], None], handler: type[Handler] | None = None) -> None:
+        super().__init__(("127.0.0.1", 0), handler or Handler)
         self.command, self.on_result = command, on_result
         self.tools: list[str] = []
         self.system = ""
