@@ -77,7 +77,7 @@ class EarlierRecords:
 
     def make_result(self, out: Path) -> BatchResult:
         """Return the state of the run at its start."""
-        total = self._tally.records + len(self.find_remaining())
+        total = self._tally.records + len(self.remaining)
         settings = read_settings(out)
         cost, tokens = read_unrecorded(settings)
         return BatchResult(
@@ -90,8 +90,11 @@ class EarlierRecords:
             spending=Spending(self._spending.cost + cost, self._spending.tokens + tokens),
         )
 
-    def find_remaining(self) -> list[Unit]:
-        """Return the samples to work on: first those without a record, then those that may be refused again."""
+    @cached_property
+    def remaining(self) -> list[Unit]:
+        """The samples to work on, after `plan_changes`: first those without a record, then those that may be refused
+        again.
+        """
         remaining = [unit for unit in self._units if unit.key not in self._done and not self._is_enough(unit)]
         return sorted(remaining, key=lambda unit: unit.key in self._again)
 

@@ -84,7 +84,7 @@ async def run_rollouts(
         note_opened = await stack.enter_async_context(write_report_at_end(out))
         lines = stack.enter_context(_open_results(out, earlier, overwrite=overwrite))
         result = earlier.make_result(out)
-        remaining = earlier.find_remaining()
+        remaining = earlier.remaining
         if not remaining:
             write_state(result)
             await update_derived_files(result)

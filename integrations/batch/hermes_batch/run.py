@@ -107,7 +107,7 @@ async def resume_batch(
         opened = Trajectories.reopen(config.out, earlier.plan_changes)
     with opened as lines:
         result = earlier.make_result(config.out)
-        remaining = earlier.find_remaining()
+        remaining = earlier.remaining
         if not remaining:
             _write_state(config, result)
             await update_derived_files(result)
