@@ -47,9 +47,10 @@ class CallsEndpoint(Endpoint):
 
 
 class KeepAliveHandler(Handler):
-    """A handler whose connections stay open for the next request."""
+    """A handler whose connections stay open for the next request, and which sends each part of an answer at once."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
 
 
 @contextmanager

@@ -58,8 +58,8 @@ SEALED = [{"check": "true"}, {}]
         (SEALED, {**DOCKER, "backend_options": {"min_isolation": "uid", "network": False}}, 8),
         (SEALED, {**DOCKER, "slots_per_sandbox": 1}, 1),
         (SEALED, {**DOCKER, "backend_options": {"slots_per_sandbox": 3}}, 3),
+        ([{}], DOCKER, 8),
         # These keep the pool's own default.
-        ([{}], DOCKER, None),
         (SEALED, {**DOCKER, "score_in": "live"}, None),
         ([*SEALED, {"check": "true", "score_in": "slot"}], DOCKER, None),
         (SEALED, {**DOCKER, "backend_options": {"limits": {"memory_mb": 512}}}, None),
@@ -69,7 +69,7 @@ SEALED = [{"check": "true"}, {}]
         (SEALED, {"backend": "local"}, None),
     ],
 )
-def test_sealed_checks_on_docker_share_containers(
+def test_prompts_on_docker_share_containers_unless_a_check_is_live(
     rows: list[dict[str, Any]], settings: dict[str, Any], slots: int | None, tmp_path: Path
 ) -> None:
     assert pool_of(tmp_path, rows, **settings).config.slots_per_sandbox == slots
