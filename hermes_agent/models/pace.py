@@ -1,6 +1,7 @@
 """A policy that decides when the next request to an endpoint may start. It neither waits nor has a clock of its own.
 
-The number of requests in flight grows with success. Once the endpoint has refused a request because it came too soon, a
+The number of requests in flight grows with success, and doubles after five seconds in which the endpoint refuses nothing:
+answers may take minutes, but an endpoint with too many requests refuses at once. Once the endpoint has refused a request because it came too soon, a
 rate limits the requests: it falls below the refused rate, comes back to it slowly and then probes for more, as TCP
 CUBIC does with its window (RFC 9438), counted in requests instead of seconds. An endpoint that completes nothing gets
 one request at a time.
@@ -18,6 +19,7 @@ FIRST_IN_FLIGHT, MAX_IN_FLIGHT = 16, 1000
 """The client has 1,000 connections at most."""
 LONGEST_HOLD_S = 60.0
 _SHORTEST_HOLD_S = 1.0
+_GROWTH_S = 5.0
 _FIRST_PROBE_S, _LONGEST_PROBE_S = 0.5, 15.0
 # This many in a row are an outage. Failures must come from several requests, because one may always fail by itself.
 _FAILURES_IN_A_ROW, _REFUSALS_IN_A_ROW, _FAILING_REQUESTS = 8, 3, 4
@@ -83,6 +85,8 @@ class Pace:
         self._now, self._random = now, random
         self._number = 0
         self._slow_start = True
+        self._full_since: float | None = None
+        """Since when the limit has held back requests."""
         self._failures = 0
         self._failing: set[object] = set()
         self._probe: ActiveRequest | None = None
@@ -102,9 +106,22 @@ class Pace:
         now = self._now()
         if self.away_since is not None:
             return math.inf if self._probe else max(0.0, self._probe_at - now)
-        if self.in_flight >= int(self.limit):
-            return math.inf
+        if self.in_flight < self.limit / 2:
+            self._full_since = None
+        if self.in_flight >= int(self.limit) and (wait_s := self._growth_wait_s(now)) > 0:
+            return wait_s
         return max(0.0, self._free_at() - now)
+
+    def _growth_wait_s(self, now: float) -> float:
+        """Return the seconds until time alone lets the limit grow, and let it grow if it is time."""
+        if not self._slow_start or self.limit >= MAX_IN_FLIGHT:
+            return math.inf
+        if self._full_since is None:
+            self._full_since = now
+        wait_s = self._full_since + _GROWTH_S - now
+        if wait_s <= 0:
+            self.limit, self._full_since = min(MAX_IN_FLIGHT, 2 * self.limit), None
+        return wait_s
 
     def start(self) -> ActiveRequest:
         """Record that a request starts now, and return it."""
@@ -202,7 +219,7 @@ class Pace:
         if self.away_since is None:
             self.away_since = self._now()
             # When it comes back, not all requests start at once.
-            self.limit, self._slow_start = min(self.limit, FIRST_IN_FLIGHT), True
+            self.limit, self._slow_start, self._full_since = min(self.limit, FIRST_IN_FLIGHT), True, None
         elif start.probe:
             self.failed_probes += 1
         else:

@@ -183,12 +183,47 @@ def test_as_many_as_succeed_are_in_flight(pace: Pace) -> None:
     while pace.wait_s() == 0:
         starts.append(pace.start())
     assert len(starts) == FIRST_IN_FLIGHT
-    assert pace.wait_s() == math.inf
+    assert pace.wait_s() > 0
     for start in starts:
         pace.record_success(start)
         while pace.wait_s() == 0:
             pace.start()
     assert pace.in_flight == pace.limit == 2 * FIRST_IN_FLIGHT
+
+
+def test_answers_that_take_minutes_do_not_hold_the_others_back(pace: Pace, clock: Clock) -> None:
+    started = clock.now
+    while pace.in_flight < MAX_IN_FLIGHT:
+        wait_s = pace.wait_s()
+        if wait_s == 0:
+            pace.start()
+        clock.now += wait_s
+    assert clock.now - started <= 35
+    assert pace.wait_s() == math.inf
+
+
+def test_after_a_refusal_time_alone_lets_no_more_start(pace: Pace, clock: Clock) -> None:
+    starts = []
+    while pace.wait_s() == 0:
+        starts.append(pace.start())
+    pace.record_throttling(starts.pop(), "busy", 1.0)
+    pace.start()
+    clock.now += 600
+    assert pace.wait_s() == math.inf
+
+
+def test_a_full_endpoint_that_was_idle_since_starts_to_count_anew(pace: Pace, clock: Clock) -> None:
+    starts = []
+    while pace.wait_s() == 0:
+        starts.append(pace.start())
+    first_wait_s = pace.wait_s()
+    for start in starts:
+        pace.record_drop(start)
+    clock.now += 600
+    while pace.in_flight < FIRST_IN_FLIGHT:
+        assert pace.wait_s() == 0
+        pace.start()
+    assert pace.wait_s() == first_wait_s
 
 
 def test_few_requests_raise_no_limit_and_many_raise_it_to_the_highest(pace: Pace) -> None:
