@@ -1,10 +1,10 @@
 """A policy that decides when the next request to an endpoint may start. It neither waits nor has a clock of its own.
 
-The number of requests in flight grows with success, and doubles after five seconds in which the endpoint refuses nothing:
-answers may take minutes, but an endpoint with too many requests refuses at once. Once the endpoint has refused a request because it came too soon, a
-rate limits the requests: it falls below the refused rate, comes back to it slowly and then probes for more, as TCP
-CUBIC does with its window (RFC 9438), counted in requests instead of seconds. An endpoint that completes nothing gets
-one request at a time.
+The number of requests in flight grows with success, and doubles after five seconds in which the endpoint refuses
+nothing: answers may take minutes, but an endpoint with too many requests refuses at once. Once the endpoint has refused
+a request because it came too soon, a rate limits the requests: it falls below the refused rate, comes back to it slowly
+and then probes for more, as TCP CUBIC does with its window (RFC 9438), counted in requests instead of seconds. An
+endpoint that completes nothing gets one request at a time.
 """
 
 from __future__ import annotations
