@@ -25,7 +25,7 @@ engine: .venv/.ready ## start a Docker daemon if none answers (as root, installs
 images: engine ## build the images of the tests, without a registry
 	@$(PY) -m tests.images.build >/dev/null
 
-demo: ## a small language model works on real tasks in isolated slots (BACKEND=local, ssh, singularity, nomad or modal; TASKS=browser: a scripted agent uses a web shop)
+demo: ## a small language model works on real tasks in isolated slots, and its solved samples become a data set (BACKEND=local, ssh, singularity, nomad or modal; TASKS=browser: a scripted agent uses a web shop)
 	@.ci/demo "$(BACKEND)" $(TASKS)
 
 quick: setup ## run the tests of three minutes: unit tests, Go tests, and the conformance suite on local and on busybox

@@ -1,7 +1,8 @@
 """The demonstration: a model works on real tasks, each in its own slot, and nothing is left behind.
 
 `python -m examples.demo` runs the prompts in `examples/tasks.jsonl` with a small language model in this process,
-without a key or a network. `python -m examples.demo browser` runs the prompts in `examples/browser/tasks.jsonl`: a
+without a key or a network. Some of them then get several samples, and the solved samples become a data set that
+`datasets` loads. `python -m examples.demo browser` runs the prompts in `examples/browser/tasks.jsonl`: a
 scripted agent uses a web shop that each slot serves itself. The slots are in one sandbox of the backend in
 `HERMES_DEMO_BACKEND`, with the options (JSON) in `HERMES_DEMO_OPTIONS`, such as an image or the address of a host. By
 default they are on this host.
@@ -22,6 +23,7 @@ import anyio
 from rich.console import Console
 from rich.markup import escape
 
+from examples.demo.data_set import make_data_set
 from examples.demo.leftovers import ProcessWatch, sandboxes_of
 from examples.demo.solutions_model import SolutionsModel
 from hermes_agent.models.factory import EMBEDDED
@@ -46,6 +48,17 @@ _CONSOLE = Console(highlight=False)
 
 
 @dataclass(frozen=True)
+class Sampling:
+    """Prompts of the tasks that get several samples each, in a run at `out`, and the data set of them at `data`."""
+
+    ids: tuple[str, ...]
+    samples: int
+    temperature: float
+    out: Path
+    data: Path
+
+
+@dataclass(frozen=True)
 class Demo:
     """The tasks, the model that works on them, its limits (`loop`) and the options of the pool (`pool`)."""
 
@@ -59,13 +72,17 @@ class Demo:
     pool: Mapping[str, Any] = field(default_factory=dict)
     all_solved: bool = False
     """Whether an unsolved task is a failure, because the solutions are known."""
+    sampling: Sampling | None = None
 
 
 def terminal_demo() -> Demo:
     """Return the terminal tasks over a source tree."""
     description = "SmolLM2-135M in this process; the first prompts take longest"
     bounds = {"max_turns": 4, "temperature": 0.0, "max_tokens": 80}
-    return Demo(Path("examples/tasks.jsonl"), Path("runs/demo"), EMBEDDED, description, 8, ("terminal",), bounds)
+    tasks, out = Path("examples/tasks.jsonl"), Path("runs/demo")
+    ids = ("copy-file", "remove-file", "first-lines", "last-line")
+    sampling = Sampling(ids, 4, 0.7, Path("runs/demo-samples"), Path("runs/demo-data"))
+    return Demo(tasks, out, EMBEDDED, description, 8, ("terminal",), bounds, sampling=sampling)
 
 
 def browser_demo() -> Demo:
@@ -86,13 +103,13 @@ async def run_demo(settings: Demo, backend: str, options: dict[str, Any]) -> int
     """Run the demonstration and return the exit code: 0 if every prompt has a record (and is solved, if the solutions
     are known) and nothing was left behind.
     """
-    out, workers = settings.out, settings.workers
+    workers = settings.workers
     backend, options, why = await _choose_backend(backend, options, workers)
     _print(f"{workers} prompts at a time, {why}; model: {settings.description}")
     run_id = f"demo-{secrets.token_hex(4)}"
     config = BatchConfig(
         dataset=settings.tasks,
-        out=out,
+        out=settings.out,
         model=settings.model,
         backend=backend,
         image=options.pop("image", None),
@@ -105,20 +122,35 @@ async def run_demo(settings: Demo, backend: str, options: dict[str, Any]) -> int
         **settings.loop,
     )
     watch = ProcessWatch()
+    result = await _run(config, watch)
+    show_results(_CONSOLE, read_rows(settings.out)[0], result.seconds, result.total)
+    _print(f"{settings.out / TRAJECTORIES}\n{settings.out / REPORT}")
+    worked = result.complete and (not settings.all_solved or result.solved == result.total)
+    if settings.sampling is not None:
+        worked = await _sample(config, settings.sampling, watch) and worked
+    clean = await _check_nothing_left(make_backend(backend, options), run_id, watch)
+    return exits.OK if clean and worked else exits.FAILED
 
+
+async def _run(config: BatchConfig, watch: ProcessWatch) -> BatchResult:
     def done(result: BatchResult, record: Record) -> None:
         watch.look()
         display.show_record(result, record)
 
     with RunDisplay(_CONSOLE) as display:
         result = await run_batch(config, on_start=display.show_start, on_record=done, on_status=display.show_status)
-    rows, _ = read_rows(out)
     _CONSOLE.print()
-    show_results(_CONSOLE, rows, result.seconds, result.total)
-    _print(f"{out / TRAJECTORIES}\n{out / REPORT}")
-    clean = await _check_nothing_left(make_backend(backend, options), run_id, watch)
-    worked = result.complete and (not settings.all_solved or result.solved == result.total)
-    return exits.OK if clean and worked else exits.FAILED
+    return result
+
+
+async def _sample(config: BatchConfig, sampling: Sampling, watch: ProcessWatch) -> bool:
+    """Make a data set of several samples of some prompts, and return whether it worked."""
+    count = f"{sampling.samples} samples of each of {len(sampling.ids)} prompts"
+    _print(f"\nA data set: {count}, at temperature {sampling.temperature}")
+    changes = {name: getattr(sampling, name) for name in ("ids", "samples", "temperature", "out")}
+    result = await _run(config.model_copy(update=changes), watch)
+    made = await anyio.to_thread.run_sync(make_data_set, _CONSOLE, sampling.out, sampling.data)
+    return result.complete and made
 
 
 async def _choose_backend(backend: str, options: dict[str, Any], workers: int) -> tuple[str, dict[str, Any], str]:
