@@ -168,7 +168,9 @@ class OpenAIModel:
                 return completion
 
     def _keep_mode(self, mode: _AnswerMode, completion: Completion) -> None:
-        """Use this mode for all later requests, because the endpoint supports it."""
+        """Use this mode for all later requests, because the endpoint supports it, and warn of its limits once."""
+        if len(self._modes) == 1:
+            return  # another request, which began at the same time, was first
         self._modes = (mode,)
         if mode.warning:
             logger.warning("%s %s", self.model, mode.warning)

@@ -388,6 +388,6 @@ async def _run_host(host: HostTool, fitted: dict[str, Any]) -> CallOutcome:
             return await host.run(fitted)
     except (ToolFailure, ExecError):
         raise
-    except Exception as error:  # any exception of a host function becomes an error result
+    except (Exception, SystemExit) as error:  # argparse and others raise SystemExit
         logger.warning("the host tool %s failed", host.name, exc_info=True)
         raise ToolFailure("tool_failed", f"{host.name} failed: {type(error).__name__}: {error}") from None

@@ -175,6 +175,7 @@ SHARED = (
     "hermes_exec.requirements",
     "hermes_exec.aio.loop",
     "hermes_exec.aio.tasks",
+    "hermes_exec.aio.threads",
     "hermes_exec.cli.kit",
     "hermes_exec.config.older_names",
     "hermes_exec.file_lock",

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import overload
 
 import anyio
-import anyio.to_thread
 
+from hermes_exec.aio.threads import call_in_daemon_thread
 from hermes_exec.checks import validate_timeout
 from hermes_exec.errors import ConfigError
 from hermes_exec.tools.call.failure import ToolFailure
@@ -62,9 +62,9 @@ class HostTool:
         }
 
     async def run(self, arguments: Mapping[str, object]) -> CallOutcome:
-        """Call the function: a coroutine function in the event loop, any other in a worker thread.
+        """Call the function: a coroutine function in the event loop, any other in a thread of its own.
 
-        A thread that exceeds the time limit is abandoned.
+        A thread that exceeds the time limit is abandoned, and does not keep the program from ending.
         """
         value: object = None
         with anyio.move_on_after(self.timeout_s) as within:
@@ -81,7 +81,7 @@ class HostTool:
         if inspect.iscoroutinefunction(self.function):
             awaited: Awaitable[object] = self.function(**arguments)
             return await awaited
-        return await anyio.to_thread.run_sync(lambda: self.function(**arguments), abandon_on_cancel=True)
+        return await call_in_daemon_thread(lambda: self.function(**arguments))
 
 
 @overload
@@ -111,9 +111,9 @@ def tool(
     `parameters` is a JSON schema of the arguments. By default it is derived from the signature (str, int, float, bool,
     list, dict, list[str], Literal, and `| None` or a default for optional parameters). The function returns a dict (the
     result as data) or any JSON value (wrapped as `result`); with images, a `HostResult`. An exception becomes an error
-    result with its type and message, and so does a call that takes longer than `timeout_s` (default 300; None: no
-    limit). `reads_only=True` declares that the function changes nothing: an agent may then run it beside neighbouring
-    calls that only read. By default it runs alone.
+    result with its type and message, `SystemExit` too, and so does a call that takes longer than `timeout_s` (default
+    300; None: no limit). `reads_only=True` declares that the function changes nothing: an agent may then run it beside
+    neighbouring calls that only read. By default it runs alone.
 
     Raises:
         ConfigError: If no schema can be derived from the signature.

@@ -12,7 +12,6 @@ from typing import Any
 
 import anyio
 import anyio.from_thread
-import anyio.to_thread
 
 from hermes_agent import CheckFailed, Episode, Verdict
 from hermes_agent.rewards import show_value, to_bool, to_float
@@ -20,6 +19,7 @@ from hermes_agent.scoring import check_verdict
 from hermes_batch.references import load_reference
 from hermes_batch.task import Task
 from hermes_exec import Slot, blocking
+from hermes_exec.aio.threads import call_in_daemon_thread
 from hermes_exec.errors import ConfigError, ExecError
 from hermes_exec.tools import HostTool
 
@@ -94,7 +94,8 @@ class FunctionScorer:
     Args:
         function: The scorer.
         task: The prompt.
-        timeout_s: The longest time of a call. A thread that exceeds it is abandoned.
+        timeout_s: The longest time of a call. A thread that exceeds it is abandoned, and does not keep the
+            program from ending.
     """
 
     def __init__(self, function: ScoreFunction, task: Task, timeout_s: float) -> None:
@@ -134,7 +135,7 @@ class FunctionScorer:
         async with anyio.from_thread.BlockingPortal() as portal:
             call = partial(self._function, blocking.Slot(slot, portal), episode, *self._rest)
             try:
-                score = await anyio.to_thread.run_sync(call, abandon_on_cancel=True)
+                score = await call_in_daemon_thread(call)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - the portal would wrap it in a group
                 raised = error
         if raised is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 
 import pytest
 
@@ -47,6 +48,19 @@ async def test_tool_that_awaits_what_was_cancelled_has_failed() -> None:
     assert [(made.state, made.error_kind) for made in episode.tool_calls] == [("ended", "tool_failed")]
     assert "fetch raised CancelledError: something that it awaited was cancelled" in episode.messages[2]["content"]
     assert episode.finish == "answered"
+
+
+async def test_tool_that_exits_has_failed() -> None:
+    @tool
+    def parse(arguments: list[str]) -> str:
+        """Parse arguments."""
+        sys.exit(2)  # as argparse does
+
+    async with SandboxPool("local") as pool, pool.slot() as slot:
+        model = ScriptedModel([Completion("", (call("parse", {"arguments": ["-x"]}),)), "done"])
+        episode = await AgentLoop(model, Toolbox(slot, tools=[parse])).run("go")
+    assert [(made.state, made.error_kind) for made in episode.tool_calls] == [("ended", "tool_failed")]
+    assert "parse failed: SystemExit: 2" in episode.messages[2]["content"]
 
 
 async def test_a_tool_that_is_not_there_is_named_for_the_model() -> None:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
+import anyio
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -245,6 +246,16 @@ async def test_endpoint_that_refuses_usage_streams_without(caplog: pytest.LogCap
             for _ in range(2):
                 assert (await made.complete(ASK, TOOLS)).usage.completion_tokens == 0
         assert server.streams == [(True, {"include_usage": True}), (True, None), (True, None)]
+    warned = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warned) == 1
+    assert "without counting their tokens" in warned[0]
+
+
+async def test_requests_at_the_same_time_warn_once_of_uncounted_tokens(caplog: pytest.LogCaptureFixture) -> None:
+    with endpoint(*[stream(events(CHUNKS[:-1]))] * 8) as server:
+        async with model(server.base_url) as made, anyio.create_task_group() as tasks:
+            for _ in range(8):
+                tasks.start_soon(made.complete, ASK, TOOLS)
     warned = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warned) == 1
     assert "without counting their tokens" in warned[0]
