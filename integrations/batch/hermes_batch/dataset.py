@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from hermes_batch.collector import pause_collector
-from hermes_batch.digests import RowContent, TreeDigests
+from hermes_batch.digests import TreeDigests, digest_content
 from hermes_batch.rows.json_rows import decode_json
 from hermes_batch.rows.row import ParsedRow, Row
 from hermes_batch.rows.source import Dataset, directory_of, read_rows
@@ -32,7 +32,7 @@ CheckTask = Callable[[Task], None]
 
 _MAX_REPORTED = 10
 _MAX_PLACES = 5
-_ENTRIES = Task.model_fields.keys() - {"index", "place", "group", "digest"}
+_ENTRIES = Task.model_fields.keys() - {"index", "place", "group", "row"}
 """The entries of a row."""
 _STRUCTURED = (*("messages", "toolsets", "files", "check_files", "keep", "env", "sampling", "collect", "metadata"),)
 """Entries that are lists or objects. A text in their place is read as JSON: tables hold free objects in this form."""
@@ -120,8 +120,8 @@ class _Groups:
         self._trees = TreeDigests()
         self._counts: Counter[str] = Counter()
 
-    def name_group(self, content: RowContent, tree: Path | None = None) -> str:
-        digest = content.digest(None if tree is None else self._trees.digest_tree(tree))
+    def name_group(self, entries: Row, tree: Path | None = None) -> str:
+        digest = digest_content(entries, None if tree is None else self._trees.digest_tree(tree))
         count = self._counts[digest]
         self._counts[digest] += 1
         return f"{digest}-{count}" if count else digest
@@ -135,16 +135,15 @@ def _parse_task(parsed: ParsedRow, index: int, directory: Path | None, extra: Ex
         raise ValueError(f"has an unknown entry {name!r}; {nearest(name, _ENTRIES)} (--extra metadata keeps it)")
     entries = {name: value for name, value in row.items() if name in _ENTRIES and value is not None}
     _parse_texts(entries, untyped=parsed.untyped)
-    content = RowContent(row, entries)
     if unknown:
         entries["metadata"] = _merge_unknown(entries.get("metadata", {}), {name: row[name] for name in unknown})
     if not entries.keys() & {"prompt", "messages"}:
         names = ", ".join(sorted(name for name, value in row.items() if value is not None))
         empty = "; an empty or null entry counts as missing" if row.keys() & {"prompt", "messages"} else ""
         raise ValueError(f"has no entry prompt or messages (it has {names or 'none'}{empty})")
-    identity: dict[str, object] = {"index": index, "place": parsed.place, "digest": content.digest_line()}
+    identity: dict[str, object] = {"index": index, "place": parsed.place, "row": row}
     if "tree" not in entries:
-        identity["group"] = groups.name_group(content)
+        identity["group"] = groups.name_group(entries)
     try:
         task = Task.model_validate({**entries, **identity})
     except ValidationError as error:
@@ -152,7 +151,7 @@ def _parse_task(parsed: ParsedRow, index: int, directory: Path | None, extra: Ex
     if task.tree is None:
         return task
     tree = _resolve_tree(directory, task.tree)
-    return task.model_copy(update={"tree": tree, "group": groups.name_group(content, tree)})
+    return task.model_copy(update={"tree": tree, "group": groups.name_group(entries, tree)})
 
 
 def _parse_texts(entries: Row, *, untyped: bool) -> None:

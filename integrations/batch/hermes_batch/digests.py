@@ -18,6 +18,8 @@ _EARLIER_ENTRIES = frozenset(
     }
 )
 """The entries of a row in versions without groups."""
+_UNCOUNTED_ENTRIES = frozenset({"id", "metadata", "solution"})
+"""The entries that neither the model nor the score depends on."""
 _CHUNK_BYTES = 1 << 20
 
 
@@ -29,44 +31,34 @@ def _encode_other(value: object) -> str:
 _encode = json.JSONEncoder(sort_keys=True, default=_encode_other).encode
 
 
-class RowContent:
-    """The content of a row, for its two digests.
+def digest_content(entries: Mapping[str, object], tree: str | None = None) -> str:
+    """Return the digest of a row, which is equal for all ways to write its content, in any order.
+
+    Args:
+        entries: The entries without nulls. `id`, `metadata` and `solution` do not count.
+        tree: The digest of the row's tree, which stands in place of its name.
+    """
+    content = {name: _unify_number(value) for name, value in entries.items() if name not in _UNCOUNTED_ENTRIES}
+    if tree is not None:
+        content["tree"] = tree
+    text = _encode(content)
+    if "null" in text:
+        text = _encode({name: _drop_nulls(value) for name, value in content.items()})
+    return _digest(f"prompt{text}")
+
+
+def digest_line(row: Mapping[str, object]) -> str:
+    """Return the digest that versions without groups wrote: of their entries, with the name of a tree.
 
     Args:
         row: The row as it was read.
-        entries: Its entries without nulls. `metadata` does not count.
     """
-
-    def __init__(self, row: Mapping[str, object], entries: Mapping[str, object]) -> None:
-        self._row, self._entries = row, {name: value for name, value in entries.items() if name != "metadata"}
-        self._texts = {name: _encode(value) for name, value in row.items() if name in _EARLIER_ENTRIES}
-
-    def digest_line(self) -> str:
-        """Return the digest that versions without groups wrote: of their entries, with the name of a tree."""
-        return _digest(_join(self._texts))
-
-    def digest(self, tree: str | None = None) -> str:
-        """Return the digest of the entries without `id`, in any order.
-
-        Args:
-            tree: The digest of the row's tree, which stands in place of its name.
-        """
-        texts = {name: self._encode_entry(name, value) for name, value in self._entries.items() if name != "id"}
-        if tree is not None:
-            texts["tree"] = _encode(tree)
-        return _digest("prompt" + _join(texts))
-
-    def _encode_entry(self, name: str, value: object) -> str:
-        if isinstance(value, float) and value.is_integer():
-            return str(int(value))  # tables have columns of floats for integers
-        text = self._texts.get(name) if value is self._row.get(name) else None
-        text = _encode(value) if text is None else text
-        return _encode(_drop_nulls(value)) if "null" in text else text
+    return _digest(_encode({name: value for name, value in row.items() if name in _EARLIER_ENTRIES}))
 
 
-def _join(texts: Mapping[str, str]) -> str:
-    """Return the JSON text of an object, as `json.dumps` with sorted keys writes it."""
-    return "{" + ", ".join(f'"{name}": {text}' for name, text in sorted(texts.items())) + "}"
+def _unify_number(value: object) -> object:
+    """Return an integer for a whole float: tables have columns of floats for integers."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _digest(text: str) -> str:

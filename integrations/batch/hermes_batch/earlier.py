@@ -72,7 +72,8 @@ class EarlierRecords:
             self._again.add(key)
             return False
         self._done.add(key)
-        self.solved[key.rpartition("/")[0]] += row.get("solved") == "solved"
+        if row.get("solved") == "solved":
+            self.solved[key.rpartition("/")[0]] += 1
         return True
 
     def make_result(self, out: Path) -> BatchResult:

@@ -129,7 +129,7 @@ def _group_rollouts(rollouts: Iterable[tuple[str, Rollout]]) -> dict[str, tuple[
         if group in groups:
             raise ConfigError(f"two rollouts have the id {name!r}; give each its own, and samples= for more episodes")
         # Not validated as a row of a dataset: the messages are the ones of the rollout.
-        task = Task.model_construct(index=index, place=f"rollout {name}", id=name, group=group, digest=group)
+        task = Task.model_construct(index=index, place=f"rollout {name}", id=name, group=group)
         groups[group] = (task, rollout)
     if not groups:
         raise ConfigError("run_rollouts needs at least one rollout")

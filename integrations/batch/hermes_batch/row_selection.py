@@ -87,7 +87,9 @@ def group_rows(out: Path, rows: Iterable[Row], by: str) -> dict[str, Tally]:
         for row in rows:
             value = _find_field(_read_metadata(row, lines), fields) if column == METADATA else row.get(column)
             text = "(none)" if value is None else value if isinstance(value, str) else json.dumps(value)
-            groups.setdefault(text, Tally()).add(row)
+            if text not in groups:
+                groups[text] = Tally()
+            groups[text].add(row)
     return dict(sorted(groups.items(), key=lambda item: -item[1].records))
 
 

@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import base64
 import re
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from hermes_agent import Message
 from hermes_agent.scoring import ScoreIn, check_inside
+from hermes_batch.digests import digest_line
 from hermes_batch.prompt_messages import check_messages
 from hermes_batch.sampling import check_sampling
 from hermes_exec import ConfigError, ProfileConfig
 
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
-Paths = TypeVar("Paths", dict[str, str | bytes], list[str] | None)
+_NULL_CONTENTS = (None, {"base64": None})
+Paths = TypeVar("Paths", list[str], list[str] | None)
 
 
 class Task(BaseModel):
     """One prompt of a dataset. `index` counts prompts from 0, and `place` names the row: "line 7" of a file of lines.
 
-    `group` identifies the content of the prompt without its `id` and `metadata`: a digest, and `-N` for the N-th
-    further prompt with the same content. The samples of a prompt are one group. `digest` is the digest of the row that
-    earlier versions wrote.
+    `group` identifies the content of the prompt without its `id`, `metadata` and `solution`: a digest, and `-N` for the
+    N-th further prompt with the same content. The samples of a prompt are one group. `row` is the row as it was read.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
@@ -32,7 +35,7 @@ class Task(BaseModel):
     index: int
     place: str
     group: str = ""
-    digest: str = ""
+    row: Any = Field(default=None, repr=False, exclude=True)
     prompt: str | None = Field(default=None, min_length=1)
     messages: list[Message] | None = None
     system: str | None = None
@@ -64,6 +67,11 @@ class Task(BaseModel):
         """The id, or a name made of the index."""
         return self.id if self.id is not None else f"task-{self.index}"
 
+    @cached_property
+    def digest(self) -> str:
+        """The digest of the row that earlier versions wrote. Few runs need it: it is computed at its first use."""
+        return digest_line(self.row) if isinstance(self.row, Mapping) else self.group
+
     @property
     def beginning(self) -> list[Message]:
         """The messages that begin the conversation."""
@@ -94,9 +102,11 @@ class Task(BaseModel):
     @field_validator("prompt", "system", "setup", "check", "solution")
     @classmethod
     def _check_text(cls, text: str | None) -> str | None:
-        if text is not None and not text.strip():
+        if text is None:
+            return None
+        if not text or text.isspace():
             raise ValueError("is blank")
-        if text is not None and "\0" in text:
+        if "\0" in text:
             raise ValueError("has a NUL byte")
         return text
 
@@ -114,32 +124,29 @@ class Task(BaseModel):
         """Decode binary files, and remove null entries."""
         if not isinstance(files, dict):
             return files
-        contents = {path: content for path, content in files.items() if content not in (None, {"base64": None})}
-        return {path: _decode_content(path, content) for path, content in contents.items()}
+        return {
+            path: content if isinstance(content, str) else _decode_content(path, content)
+            for path, content in files.items()
+            if content not in _NULL_CONTENTS
+        }
 
     @field_validator("files", "check_files")
     @classmethod
     def _check_files(cls, files: dict[str, str | bytes]) -> dict[str, str | bytes]:
         for path, content in files.items():
-            if parent := next((str(each) for each in PurePosixPath(path).parents if str(each) in files), None):
+            check_inside(path)
+            if parent := next((each for each in _parents(path) if each in files), None):
                 raise ValueError(f"{parent!r} is a file and the directory of {path!r}")
-            if _SURROGATE.search(path + (content if isinstance(content, str) else "")):
+            if _has_surrogate(path) or (isinstance(content, str) and _has_surrogate(content)):
                 raise ValueError(f"{path!r} has an unpaired surrogate, which is not a character")
         return files
 
-    @field_validator("files", "check_files", "keep")
+    @field_validator("keep", "collect")
     @classmethod
     def _check_paths(cls, paths: Paths) -> Paths:
         for path in paths or ():
             check_inside(path)
         return paths
-
-    @field_validator("collect")
-    @classmethod
-    def _check_globs(cls, globs: list[str]) -> list[str]:
-        for glob in globs:
-            check_inside(glob)
-        return globs
 
     @field_validator("env")
     @classmethod
@@ -169,10 +176,20 @@ class Task(BaseModel):
         return self
 
 
-def _decode_content(path: str, content: object) -> str | bytes:
-    """Return a text, or the bytes of `{"base64": text}`."""
-    if isinstance(content, str):
-        return content
+def _parents(path: str) -> Iterator[str]:
+    """Yield the directories of a path, which has no empty part."""
+    end = path.rfind("/")
+    while end > 0:
+        yield path[:end]
+        end = path.rfind("/", 0, end)
+
+
+def _has_surrogate(text: str) -> bool:
+    return not text.isascii() and _SURROGATE.search(text) is not None
+
+
+def _decode_content(path: str, content: object) -> bytes:
+    """Return the bytes of `{"base64": text}`."""
     text = content.get("base64") if isinstance(content, dict) and len(content) == 1 else None
     if not isinstance(text, str):
         raise ValueError(f'{path!r} is neither a text nor {{"base64": text}}')

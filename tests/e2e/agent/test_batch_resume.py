@@ -138,6 +138,17 @@ async def test_resume_finds_prompts_that_moved(tmp_path: Path) -> None:
     assert (again.kept, again.others, sum(asked.turns.values())) == (5, 1, 5)
 
 
+async def test_solution_is_no_content_of_a_prompt(tmp_path: Path) -> None:
+    asked = Asked({"a": ["done"], "b": ["done"]})
+    rows: list[dict[str, Any]] = [{"prompt": "a", "check": "true"}, {"prompt": "b", "check": "true"}]
+    run = config(tmp_path, {}, *rows, model=asked.model)
+    await run_batch(run)
+    dataset(tmp_path, *({**row, "solution": "touch made"} for row in rows))
+    result = await resume_batch(run.out, model=asked.model)
+    assert (result.total, result.kept, result.others) == (2, 2, 0)
+    assert asked.turns == {"a": 1, "b": 1}
+
+
 async def test_changed_prompt_runs_and_its_earlier_record_stays(tmp_path: Path) -> None:
     asked = Asked({"a": ["done"], "b": ["done"]})
     run = config(tmp_path, {}, {"prompt": "a"}, {"prompt": "b"}, model=asked.model)

@@ -32,6 +32,18 @@ def test_digest_is_of_what_is_asked_not_of_how_it_is_written(tmp_path: Path) -> 
     assert digests[0] == digests[1] != digests[2]
 
 
+def test_digests_stay_those_of_earlier_runs(tmp_path: Path) -> None:
+    rich = r"""{"prompt": "né \"quoted\" null", "id": "A", "max_turns": 3.0, "deadline_s": 1.5,
+        "network": false, "cwd": null, "check": "true", "check_files": {"c": null, "d": {"base64": "AA=="}},
+        "keep": ["s.py"], "sampling": {"temperature": 1.0, "seed": null},
+        "files": "{\"x\": \"1\"}", "metadata": {"a": 1}}"""
+    plain = {"messages": [{"role": "user", "content": "a", "name": None}], "toolsets": ["file"]}
+    assert [(task.group, task.digest) for task in read_dataset(write(tmp_path, rich.replace("\n", ""), plain))] == [
+        ("deb923359e27141d4c902e8014151876", "eb6319506696697d4958912f333693a8"),
+        ("66a06e0e6d457b460de79b10ed2c11b0", "6d7f2c978b04bab77d34368905b40878"),
+    ]
+
+
 def groups_of(directory: Path, *lines: object) -> list[str]:
     return [task.group for task in read_dataset(write(directory, *lines))]
 
@@ -40,6 +52,7 @@ def test_group_is_the_content_of_the_prompt(tmp_path: Path) -> None:
     row = {"prompt": "a", "check": "true", "files": {"x": "1"}}
     same = {
         "metadata": {"n": 1},
+        "solution": "touch made",
         "files": {"y": None, "x": "1"},
         "check": "true",
         "prompt": "a",
@@ -86,6 +99,7 @@ def test_group_follows_the_content_of_a_tree(tmp_path: Path) -> None:
         ('{"check": "true"}', r"line 2: has no entry prompt or messages \(it has check\)"),
         ('{"prompt": null}', r"line 2: has no entry prompt or messages \(it has none; an empty or null entry counts"),
         ('{"prompt": "a", "prompt": "b"}', "line 2: has the entry 'prompt' twice"),
+        ('{"prompt": "a", "files": {"x": "1", "y": "1", "y": "2"}}', "line 2: has the entry 'y' twice"),
         ('{"prompt": "a", "id": true}', "line 2: id"),
         ('{"prompt": "a", "id": 1.5}', "line 2: id"),
         ('{"prompt": "a", "metadata": ["x"]}', "line 2: metadata"),
@@ -97,11 +111,17 @@ def test_group_follows_the_content_of_a_tree(tmp_path: Path) -> None:
         ('{"prompt": "a", "image": "x", "docker_image": "y"}', "line 2: image and docker_image differ"),
         ('{"prompt": "a", "files": {"/etc/x": "1"}}', "line 2: files: '/etc/x' is not a path inside"),
         ('{"prompt": "a", "files": {"a/../../x": "1"}}', "line 2: files"),
+        ('{"prompt": "a", "files": {".": "1", "a": "2"}}', r"line 2: files: '\.' is not a path inside"),
         ('{"prompt": "a", "files": {"a": 1}}', "line 2: files"),
         (
             '{"prompt": "a", "files": {"a/b/c": "1", "a": "2"}}',
             "line 2: files: 'a' is a file and the directory of 'a/b/c'",
         ),
+        (
+            '{"prompt": "a", "check": "true", "check_files": {"a/b": "1", "a/b/c": "2"}}',
+            "line 2: check_files: 'a/b' is a file and the directory of 'a/b/c'",
+        ),
+        ('{"prompt": "a", "files": {"\\ud83d": "1"}}', "line 2: files: .* has an unpaired surrogate"),
         ('{"prompt": "a", "tree": "missing"}', "line 2: tree: 'missing' is not a directory"),
         ('{"prompt": "a", "tree": ".."}', "line 2: tree: '..' is not inside"),
         ('{"prompt": "a", "tree": "/etc"}', "line 2: tree: '/etc' is not inside"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import resource
@@ -33,7 +34,7 @@ from hermes_agent.parsers.json_text import dump
 from hermes_batch import Record, load, to_openai_messages
 from hermes_batch.columns import JSON_COLUMNS
 from hermes_batch.fixed_messages import to_fixed_message, to_openai_message
-from hermes_batch.parquet import PARQUET, update_parquet, write_parquet
+from hermes_batch.parquet import COLUMNS_VERSION, PARQUET, update_parquet, write_parquet
 from hermes_batch.record import make_record
 from hermes_batch.schema import make_batches, record_schema
 from hermes_batch.task import Task
@@ -130,6 +131,30 @@ async def test_parquet_file_is_made_again_only_after_a_change(run: Path) -> None
     assert load(run).num_rows == 3003
     write_parquet(run)
     assert pq.read_table(path).num_rows == 3003
+
+
+async def test_damaged_parquet_file_is_made_again(run: Path) -> None:
+    path = write_parquet(run)
+    assert path is not None
+    for content in (b"", path.read_bytes()[:-1], path.read_bytes().replace(b"hermes_batch.source", b"x" * 19)):
+        path.write_bytes(content)
+        assert load(run).num_rows == 3002
+        write_parquet(run)
+        assert pq.read_table(path).num_rows == 3002
+
+
+async def test_current_parquet_file_is_recognized_without_pyarrow(run: Path) -> None:
+    write_parquet(run)
+    code = "import sys; from hermes_batch import parquet; parquet.write_parquet(parquet.Path('.'))"
+    code += "; print('pyarrow' in sys.modules)"
+    done = await anyio.run_process([sys.executable, "-c", code], cwd=run)
+    assert done.stdout.strip() == b"False"
+
+
+def test_columns_version_belongs_to_the_columns() -> None:
+    columns = repr([(field.name, str(field.type)) for field in record_schema()])
+    digest = hashlib.sha256(columns.encode()).hexdigest()[:16]
+    assert (COLUMNS_VERSION, digest) == (1, "a6fe0b49c189dc59"), "increase COLUMNS_VERSION when the columns change"
 
 
 async def test_cancelled_update_leaves_no_parquet_file(run: Path) -> None:

@@ -6,6 +6,7 @@ import codecs
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import chain
@@ -157,11 +158,10 @@ def _make_row(place: str, value: object) -> ParsedRow:
 
 def reject_duplicates(pairs: list[tuple[str, object]]) -> Row:
     """Raise ValueError for a duplicate key, because it would be unclear which value counts."""
-    row: Row = {}
-    for name, value in pairs:
-        if name in row:
-            raise ValueError(f"has the entry {name!r} twice")
-        row[name] = value
+    row: Row = dict(pairs)
+    if len(row) < len(pairs):
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise ValueError(f"has the entry {twice!r} twice")
     return row
 
 
