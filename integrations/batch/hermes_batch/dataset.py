@@ -132,7 +132,8 @@ def _parse_task(parsed: ParsedRow, index: int, directory: Path | None, extra: Ex
     unknown = row.keys() - _ENTRIES
     if unknown and extra == "refuse":
         name = min(unknown, key=[*row].index)
-        raise ValueError(f"has an unknown entry {name!r}; {nearest(name, _ENTRIES)} (--extra metadata keeps it)")
+        hint = f"--field ENTRY={name} renames it, --extra metadata keeps it"
+        raise ValueError(f"has an unknown entry {name!r}; {nearest(name, _ENTRIES)} ({hint})")
     entries = {name: value for name, value in row.items() if name in _ENTRIES and value is not None}
     _parse_texts(entries, untyped=parsed.untyped)
     if unknown:

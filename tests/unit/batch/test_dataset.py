@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -93,7 +94,7 @@ def test_group_follows_the_content_of_a_tree(tmp_path: Path) -> None:
         ('{"promt": "a"}', "line 2: has an unknown entry 'promt'; did you mean 'prompt'"),
         (
             '{"prompt": "a", "chek": "true"}',
-            "line 2: has an unknown entry 'chek'; did you mean 'check'.*--extra metadata",
+            "line 2: has an unknown entry 'chek'; did you mean .check.*--field ENTRY=chek .*--extra metadata",
         ),
         ('{"prompt": "a", "line": 1}', "line 2: has an unknown entry 'line'"),
         ('{"check": "true"}', r"line 2: has no entry prompt or messages \(it has check\)"),
@@ -143,6 +144,13 @@ def test_bytes_that_are_no_utf8(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_bytes(b'{"prompt": "a"}\n{"prompt": "\xff"}\n')
     with pytest.raises(ConfigError, match="line 2: is not UTF-8"):
+        read_dataset(path)
+
+
+def test_compressed_file_is_one_error(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"prompt": "a"}\n' * 3))
+    with pytest.raises(ConfigError, match=r"is wrong:\nthe file: is compressed with gzip; unpack it first: gunzip"):
         read_dataset(path)
 
 

@@ -16,6 +16,7 @@ from hermes_batch.rows.row import ParsedRow, Row
 
 _CHUNK_BYTES = 1 << 20
 _SPACE = re.compile(r"[ \t\n\r]*")
+_GZIP = b"\x1f\x8b"
 _LONGEST_TOKEN = 16
 """More characters than an escape or a word such as `false` has: an error so close to the end of a piece may be due to
 it.
@@ -29,6 +30,9 @@ def read_json(file: BinaryIO) -> Iterator[ParsedRow]:
     be read. Any other file has one row per line.
     """
     number, first = 1, file.readline(_CHUNK_BYTES).removeprefix(codecs.BOM_UTF8)
+    if first.startswith(_GZIP):
+        yield ParsedRow("the file", {}, "is compressed with gzip; unpack it first: gunzip -k FILE")
+        return
     while first and not first.strip():
         number, first = number + first.count(b"\n"), file.readline(_CHUNK_BYTES)
     if first.lstrip()[:1] == b"[":
