@@ -46,7 +46,7 @@ class Artifacts:
         timeout_s: The longest time to find and copy them.
 
     Raises:
-        ConfigError: If a pattern is not a path inside the workspace, or a limit is below 1.
+        ConfigError: If a pattern is not a path inside the working directory, or a limit is below 1.
     """
 
     patterns: Sequence[str]
@@ -170,7 +170,7 @@ class _Collection:
             self.note(f"{path!r} has more bytes than are left of the limit")
 
     async def _is_inside(self, path: str) -> bool:
-        """Return whether a path leads to the slot's work directory or below it through no link."""
+        """Return whether a path leads to the slot's working directory or below it through no link."""
         try:
             check_inside(path)
         except ConfigError:

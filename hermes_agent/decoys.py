@@ -30,7 +30,7 @@ def check_env(slot: Slot, *, sealed: bool, whole: bool) -> dict[str, str]:
     """Return the environment variables of a check: Python reads no bytecode of the model, and git runs no program of
     it.
 
-    In a sealed slot git runs no hooks either. If the home directory lies in a work directory that was copied as a
+    In a sealed slot git runs no hooks either. If the home directory lies in a working directory that was copied as a
     `whole`, the model's user settings for git and Python are ignored.
     """
     git = {"core.fsmonitor": "false", **({"core.hooksPath": "/dev/null"} if sealed else {})}

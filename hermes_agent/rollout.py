@@ -131,7 +131,7 @@ class Rollout:
         collect: The files to copy out of the slot when the episode has ended, before it is scored. None: no file.
         image: Image of the slot, as in `SandboxPool.slot`.
         profile: Profile of the slot, as in `SandboxPool.slot`.
-        workdir: Work directory of the slot, as in `SandboxPool.slot`.
+        workdir: Working directory of the slot, as in `SandboxPool.slot`.
         loop: Arguments of `AgentLoop` (`max_turns`, `hooks`, …).
         on_stage: Called at the beginning of each stage of the rollout.
 

@@ -91,8 +91,8 @@ class Scoring:
     """The way to score an episode.
 
     1. The slot is prepared as `score_in` selects.
-    2. `files` are put in and replace whatever is at their paths. Links in the work directory that lead to them or to a
-    directory above them, bytecode beside them, and modules that Python prefers to them are removed. In sealed work,
+    2. `files` are put in and replace whatever is at their paths. Links in the working directory that lead to them or to
+    a directory above them, bytecode beside them, and modules that Python prefers to them are removed. In sealed work,
     links that lead nowhere and settings of git repositories that make git run a program are removed too. If the removal
     takes longer than `seal_timeout_s`, the reward is 0.
     3. `check` is awaited, with `slot.extra_env` set so that Python imports no bytecode of the model and git runs none
@@ -139,7 +139,7 @@ def check_inside(path: str) -> None:
     """Raise ConfigError unless `path` is a relative path that leads below the directory it starts in."""
     parts = path.split("/")
     if path.startswith("/") or {"", ".", ".."}.intersection(parts) or "\0" in path:
-        raise ConfigError(f"{path!r} is not a path inside the workspace")
+        raise ConfigError(f"{path!r} is not a path inside the working directory")
 
 
 async def score(
@@ -235,7 +235,7 @@ async def _seal(slot: Slot, scoring: Scoring, set_up: Callable[[Slot], Awaitable
     whole = scoring.keep is None
     if whole and slot.workdir == "/":
         raise ConfigError(
-            "the work directory is /, which cannot be copied out: name the files (keep=), or set score_in='slot'"
+            "the working directory is /, which cannot be copied out: name the files (keep=), or set score_in='slot'"
         )
     with ExitStack() as archives:
         works: dict[str, _SealedWork | None] = {}

@@ -60,7 +60,9 @@ def agent(
     image: Image = None,
     put: Annotated[
         list[Path] | None,
-        typer.Option("--put", exists=True, help="File or directory to put into the workspace; may be repeated."),
+        typer.Option(
+            "--put", exists=True, help="File or directory to put into the working directory; may be repeated."
+        ),
     ] = None,
     toolset: Toolsets = None,
     tool_option: ToolOption = None,
@@ -85,7 +87,7 @@ def agent(
         raise ConfigError("the task is empty")
     places = {path.resolve().name: path for path in put or ()}
     if len(places) < len(put or ()):
-        raise ConfigError("two files of --put have the same name, which would collide in the workspace")
+        raise ConfigError("two files of --put have the same name, which would collide in the working directory")
     if left_out := select(toolset or (), strict=strict).unavailable:
         stderr().print(_rich_text(f"left out, not part of this package: {', '.join(left_out)}"))
     pool = make_pool(backend, image, config, profile, option, trace=trace)

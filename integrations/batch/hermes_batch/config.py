@@ -78,9 +78,9 @@ class BatchConfig(DatasetConfig):
 
     With a `distribution`, the toolsets of each sample are drawn from it instead of `toolsets`, with `seed` (default 0),
     the prompt's content and the sample's number. `tool_options` are fields of `ToolOptions`. `collect` are paths or
-    patterns of files of the work directory, which are copied to `artifacts/` at the end of each episode, besides those
-    of the prompt: at most `collect_limit_mb` MiB and 1,000 files of each episode. `overwrite` replaces the results of
-    an earlier run in `out`; without it, existing results raise ConfigError.
+    patterns of files of the working directory, which are copied to `artifacts/` at the end of each episode, besides
+    those of the prompt: at most `collect_limit_mb` MiB and 1,000 files of each episode. `overwrite` replaces the
+    results of an earlier run in `out`; without it, existing results raise ConfigError.
     """
 
     out: Path

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import logging
 import os
 import re
 import shutil
@@ -41,6 +41,7 @@ _OF_THE_FIRST = frozenset({"workers", "base_url"})
 """Those of them that the merged run has from its first run."""
 _WITHOUT_FILES = (b'"screenshots": "[]"', b'"artifacts": "[]"')
 _SAMPLE = re.compile(r"-\d+$")
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -74,7 +75,8 @@ class _Place(NamedTuple):
 def merge_runs(out: Path, runs: Sequence[Path], *, as_samples: bool = False) -> MergeResult:
     """Merge the records of runs, with their screenshots and artifacts, into the new directory `out`.
 
-    Of several records with the same prompt and sample, the first trainable one stays, or else the first one.
+    Of several records with the same prompt and sample, the first trainable one stays, or else the first one. A warning
+    is logged before anything is copied if the merged run cannot be resumed.
 
     Args:
         out: The directory of the merged run. It must not exist, or be empty.
@@ -82,8 +84,8 @@ def merge_runs(out: Path, runs: Sequence[Path], *, as_samples: bool = False) -> 
         as_samples: Whether further trainable records with the same prompt and sample stay as further samples.
 
     Raises:
-        ConfigError: If `out` has files, if a run is named twice or has no trajectories, or if a process writes to a
-            run.
+        ConfigError: If `out` has files, if a run is named twice or has no trajectories, if a process writes to a run,
+            or if no run has a record.
         ExecError: If `out` cannot be written.
     """
     out, runs = Path(out), [Path(run) for run in runs]
@@ -93,13 +95,18 @@ def merge_runs(out: Path, runs: Sequence[Path], *, as_samples: bool = False) -> 
         for run in runs:
             locks.enter_context(open_locked(run))
         keys = _choose_records(runs, result, as_samples=as_samples)
+        if not keys:
+            raise ConfigError(f"nothing to merge: {', '.join(map(str, runs))} have no record")
+        settings = [read_settings(run) for run in runs]
+        config = _merge_configs(runs, settings)
+        result.resumable = config is not None
         aside = out.with_name(f".{out.name}.new")
         with explain_write_errors(out):
             shutil.rmtree(aside, ignore_errors=True)
             make_directory(aside)
             try:
                 _write_records(aside, runs, keys, result)
-                result.resumable = _write_settings(aside, runs, result)
+                _write_settings(aside, runs, settings, config, result)
                 if out.exists():
                     out.rmdir()
                 aside.rename(out)
@@ -230,35 +237,43 @@ def _copy(run: Path, path: str, out: Path, new: str, directory: str) -> bool:
     return True
 
 
-def _write_settings(out: Path, runs: Sequence[Path], result: MergeResult) -> bool:
-    """Write `run.json`. Return whether the settings of the runs agree, so that the merged run can be resumed."""
-    every = [read_settings(run) for run in runs]
-    configs = [config if isinstance(config := settings.get("config"), dict) else None for settings in every]
-    first = every[0]
-    prompts = sum(int(settings.get("prompts") or 0) for settings in every) - result.doubles
+def _write_settings(
+    out: Path,
+    runs: Sequence[Path],
+    settings: Sequence[dict[str, Any]],
+    config: dict[str, Any] | None,
+    result: MergeResult,
+) -> None:
+    """Write `run.json`."""
+    first = settings[0]
+    prompts = sum(int(each.get("prompts") or 0) for each in settings) - result.doubles
     facts: dict[str, Any] = {name: first.get(name) for name in ("model", "backend", "image", "embedded")}
     facts |= {
         "prompts": max(prompts, result.records),
         "records": result.records,
-        "seconds": round(sum(float(settings.get("seconds") or 0.0) for settings in every), 3),
+        "seconds": round(sum(float(each.get("seconds") or 0.0) for each in settings), 3),
         "merged": [str(run.resolve()) for run in runs],
     }
-    if config := _merge_configs(configs):
+    if config is not None:
         facts |= {"config": config, "again": first.get("again", []), "until_solved": config.get("until_solved")}
     write_facts(out, facts)
-    return "config" in facts
 
 
-def _merge_configs(configs: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
-    """Return the settings of a run with the prompts of all runs, or None if the settings differ otherwise."""
-    present = [config for config in configs if config is not None]
-    if len(present) < len(configs) or len({_encode_common(config) for config in present}) > 1:
+def _merge_configs(runs: Sequence[Path], settings: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the settings of a run with the prompts of all runs. None if there are none: the settings differ otherwise.
+    Then log a warning.
+    """
+    configs = [config for each in settings if isinstance(config := each.get("config"), dict)]
+    if len(configs) < len(settings):
+        without = (
+            str(run) for run, each in zip(runs, settings, strict=True) if not isinstance(each.get("config"), dict)
+        )
+        logger.warning("the merged run cannot be resumed: %s has no settings to continue with", next(without))
         return None
-    first = present[0]
-    differing = {name for name in _SELECTION if any(config.get(name) != first.get(name) for config in present)}
+    first = configs[0]
+    differing = {name for config in configs for name in first.keys() | config if config.get(name) != first.get(name)}
+    if others := sorted(differing - _SELECTION):
+        logger.warning("the merged run cannot be resumed: the runs differ in %s", ", ".join(others))
+        return None
     merged = {name: value for name, value in first.items() if name not in differing - _OF_THE_FIRST}
-    return merged | {"samples": max(int(config.get("samples", 1)) for config in present)}
-
-
-def _encode_common(config: dict[str, Any]) -> str:
-    return json.dumps({name: value for name, value in config.items() if name not in _SELECTION}, sort_keys=True)
+    return merged | {"samples": max(int(config.get("samples", 1)) for config in configs)}

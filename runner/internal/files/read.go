@@ -121,8 +121,8 @@ func (p *readParams) check(size int64, inline bool) error {
 
 func (p *readParams) tooLarge(size int64) error {
 	return &ipc.Error{Kind: "too_large", Path: p.Path,
-		Message: fmt.Sprintf("%s: %d bytes from offset %d are over the limit of %d bytes", p.Path, size-p.Offset,
-			p.Offset, *p.Limit)}
+		Message: fmt.Sprintf("%d bytes from offset %d are over the limit of %d bytes", size-p.Offset, p.Offset,
+			*p.Limit)}
 }
 
 // copy sends the bytes. It checks the limit again, because the size of a growing file or of a file

@@ -184,8 +184,8 @@ async def test_full_disk_of_this_host_is_no_failure_of_the_model(
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
-        ({"patterns": ["/etc/*"]}, "not a path inside the workspace"),
-        ({"patterns": ["a/../../b"]}, "not a path inside the workspace"),
+        ({"patterns": ["/etc/*"]}, "not a path inside the working directory"),
+        ({"patterns": ["a/../../b"]}, "not a path inside the working directory"),
         ({"patterns": "out"}, "a list of patterns"),
         ({"patterns": ["a"], "limit_bytes": 0}, "limit_bytes is 1 or more"),
     ],

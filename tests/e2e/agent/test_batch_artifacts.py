@@ -134,7 +134,7 @@ def test_patterns_and_limit_on_the_command_line(tmp_path: Path) -> None:
         batch = ("batch", "run", str(tmp_path / "prompts.jsonl"), "--out", str(tmp_path / "out"), *model(url))
         refused = run(*batch, "--collect", "../a")
         done = run(*batch, "--collect", "*.txt", "--collect", "d", "--collect-limit", "1")
-    assert (refused.returncode, "'../a' is not a path inside the workspace" in refused.stderr) == (2, True)
+    assert (refused.returncode, "'../a' is not a path inside the working directory" in refused.stderr) == (2, True)
     assert done.returncode == 0, done.stderr
     (record,) = lines(tmp_path)
     assert [Path(path).name for path in listed(record)] == ["a.txt", "b"]
@@ -143,7 +143,7 @@ def test_patterns_and_limit_on_the_command_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pattern", ["/etc/passwd", "../a", "a//b", ""])
 def test_pattern_outside_the_workspace_is_refused(pattern: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is not a path inside the workspace"):
+    with pytest.raises(ConfigError, match="is not a path inside the working directory"):
         BatchConfig.of({"dataset": tmp_path, "out": tmp_path, "model": "m", "collect": (pattern,)})
 
 

@@ -263,6 +263,13 @@ async def test_what_is_saved_is_restored_as_it_was(slot: Slot) -> None:
             await slot.files.save("absent", archive)
 
 
+async def test_read_limit_error_names_the_path_once(slot: Slot) -> None:
+    await slot.files.write_bytes("small/f", b"x" * 5)
+    with pytest.raises(OutputLimitExceeded) as caught:
+        await slot.files.read_bytes("small/f", 1, limit_bytes=3)
+    assert str(caught.value) == "small/f: 4 bytes from offset 1 are over the limit of 3 bytes"
+
+
 async def test_a_download_has_a_limit(slot: Slot, tmp_path: Path) -> None:
     assert (await slot.run("mkdir t && truncate -s 3M t/holes && head -c 2M /dev/zero > t/full")).ok
     for number, path in enumerate(("t", "t/full")):

@@ -13,7 +13,7 @@ import pytest
 from hermes_batch import merge_runs, read_records
 from hermes_batch.index import index_fits
 from hermes_batch.trajectories import Trajectories, read_rows
-from hermes_exec.errors import ConfigError
+from hermes_exec.errors import ConfigError, ExecError
 from tests.unit.batch.exporting import CommandLine, make_row, write_run
 from tests.unit.batch.test_columns import OLD
 
@@ -136,15 +136,29 @@ async def test_records_of_earlier_versions_are_upgraded(tmp_path: Path) -> None:
     ],
 )
 async def test_settings_that_agree_are_resumable(
-    tmp_path: Path, second: dict[str, Any], merged: dict[str, Any] | None
+    tmp_path: Path, second: dict[str, Any], merged: dict[str, Any] | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     runs = [write_run(tmp_path / name, [await row(group)]) for name, group in (("x", A), ("y", B))]
     settings(runs[0], model="m", shard="1/2", samples=2, seed=3, workers=8)
     settings(runs[1], **second)
+    caplog.clear()
     result = merge_runs(tmp_path / "out", runs)
+    warnings = [record.getMessage() for record in caplog.records]
+    assert warnings == ([] if merged else ["the merged run cannot be resumed: the runs differ in model"])
     facts = json.loads((tmp_path / "out" / "run.json").read_text())
     assert (facts.get("config"), result.resumable) == (merged, merged is not None)
     assert (facts["prompts"], facts["records"], facts["seconds"]) == (4, 2, 3.0)
+
+
+async def test_warning_of_a_merge_comes_before_anything_is_copied(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = write_run(tmp_path / "x", [await row(A)])
+    out = tmp_path / "no" / "directory"
+    out.parent.touch()  # nothing can be written below a file
+    with pytest.raises(ExecError):
+        merge_runs(out, [run])
+    assert f"cannot be resumed: {run} has no settings" in caplog.text
 
 
 async def test_mistakes_have_clear_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,6 +171,7 @@ async def test_mistakes_have_clear_answers(tmp_path: Path, monkeypatch: pytest.M
         ("out", [run, tmp_path / "x"], "give each run once"),
         ("out", [], "give the directories of the runs"),
         ("out", [run, tmp_path / "none"], r"none has no trajectories\.jsonl"),
+        ("out", [write_run(tmp_path / "empty", []), write_run(tmp_path / "half", [b"half\n"])], "empty, .* no record"),
     ]
     for out, runs, message in cases:
         with pytest.raises(ConfigError, match=message):
@@ -167,13 +182,16 @@ async def test_mistakes_have_clear_answers(tmp_path: Path, monkeypatch: pytest.M
 
 
 async def test_merge_from_the_command_line(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     command = CommandLine(capfd, monkeypatch)
     runs = [write_run(tmp_path / name, [await row(A)]) for name in "xy"]
     once = command("merge", tmp_path / "one", *runs)
     assert (once.code, "1 records, 1 doubles left out, 0 renumbered" in " ".join(once.err.split())) == (0, True)
-    assert "cannot be resumed" in once.err
+    assert "cannot be resumed" in caplog.text
     both = command("merge", tmp_path / "two", *runs, "--as-samples", "--json")
     assert (both.code, json.loads(both.out)["renumbered"]) == (0, 1)
     wrong = command("merge", tmp_path / "two", *runs)

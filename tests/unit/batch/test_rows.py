@@ -126,6 +126,24 @@ def test_error_far_into_an_array_has_its_line_and_column(tmp_path: Path) -> None
     assert (wrong.place, wrong.error) == ("line 3001", "is not JSON: Expecting value (column 12)")
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "errors"),
+    [
+        ("rows.jsonl", '{"prompt": "a"}\n {"metadata": {"n": [1, %s]}}\n{"prompt": "b"}', ["", "'metadata.n'", ""]),
+        ("rows.json", '[{"prompt": "a"},\n{"metadata": {"n": [1, -%s]}}]', ["", "'metadata.n'"]),
+    ],
+)
+def test_integer_too_long_for_python_is_named_with_its_entry(
+    name: str, text: str, errors: list[str], tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    path.write_text(text % ("9" * 5000))
+    words = "has an integer of more than 4300 digits in the entry "
+    assert [(row.place, row.error) for row in read_rows(path)] == [
+        (f"line {number}", error and words + error) for number, error in enumerate(errors, 1)
+    ]
+
+
 def test_lines_after_a_long_first_line_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text("\n" + json.dumps({"prompt": "x" * 2_000_000}) + '\n{"prompt": "b"}\nx\n')
@@ -172,6 +190,7 @@ def test_reading_holds_a_part_of_the_rows(form: str, tmp_path: Path) -> None:
         ("prompt,files\na,3\n", "line 2: files: Input should be a valid dictionary"),
         ("prompt,max_turns\na,many\n", "line 2: max_turns: is not JSON"),
         ("prompt,max_turns\na,0\n", "line 2: max_turns: Input should be greater than or equal to 1"),
+        (f"prompt,max_turns\na,{'9' * 5000}\n", "line 2: max_turns: has an integer of more than 4300 digits"),
         ("prompt,network\na,no\n", "line 2: network: is not JSON"),
         ("prompt\n\n", "has no prompt"),
         ("", "has no prompt"),
@@ -226,8 +245,11 @@ def test_parquet_values_become_json(tmp_path: Path) -> None:
         ({"prompt": ["a"], "level": [float("inf")]}, "row 1: has the number inf"),
         ({"prompt": ["a"], "max_turns": [1.5]}, "row 1: max_turns"),
         (
-            {"prompt": ["a"], "files": pa.array([[("a", "1"), ("a", "2")]], pa.map_(pa.string(), pa.string()))},
-            "rows 1 to 1: cannot be read",
+            {
+                "prompt": ["a", "b", "c"],
+                "files": pa.array([[("a", "1")], [("b", "1"), ("b", "2")], None], pa.map_(pa.string(), pa.string())),
+            },
+            "row 2: cannot be read: .*'b'",
         ),
     ],
 )

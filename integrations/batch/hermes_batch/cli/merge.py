@@ -23,6 +23,8 @@ def merge(
     """Merge runs, such as the shards of several machines, into one directory.
 
     Of several records with the same prompt and sample, the first one that may be trained on stays.
+
+    Exit codes: 0 for a merged run, 2 for usage errors, also if no run has a record.
     """
     from hermes_batch.merge import merge_runs
 
@@ -33,5 +35,3 @@ def merge(
     for run, count in result.by_run.items():
         say(f"{run}: {count} records")
     say(f"{result.out}: {result.records} records, {result.doubles} doubles left out, {result.renumbered} renumbered")
-    if not result.resumable:
-        say("the settings of the runs differ: the merged run cannot be resumed")

@@ -115,7 +115,7 @@ class _RunOptions(RowOptions):
         typer.Option(
             "--collect",
             metavar="GLOB",
-            help="Files of the work directory to copy to `artifacts/` at the end of each episode. Repeatable.",
+            help="Files of the working directory to copy to `artifacts/` at the end of each episode. Repeatable.",
         ),
     ] = None
     collect_limit_mb: Annotated[

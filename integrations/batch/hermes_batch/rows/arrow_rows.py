@@ -21,6 +21,8 @@ class _Batch(Protocol):
 
     num_rows: int
 
+    def slice(self, offset: int, length: int) -> _Batch: ...
+
     def to_pylist(self, *, maps_as_pydicts: str | None = None) -> list[dict[str, Any]]: ...
 
 
@@ -94,15 +96,31 @@ def _read_batches(batches: Iterable[_Batch]) -> Iterator[ParsedRow]:
     for batch in batches:
         try:
             rows = batch.to_pylist(maps_as_pydicts="strict")
-        except (KeyError, ValueError) as error:
-            yield ParsedRow(f"rows {done + 1} to {done + batch.num_rows}", {}, f"cannot be read: {error}")
+        except (KeyError, ValueError):  # of one or more of its rows
+            yield from _read_singly(batch, done)
             rows = []
         for number, row in enumerate(rows, done + 1):
-            try:
-                yield ParsedRow(f"row {number}", {column: _convert(value) for column, value in row.items()})
-            except ValueError as error:
-                yield ParsedRow(f"row {number}", {}, str(error))
+            yield _make_row(number, row)
         done += batch.num_rows
+
+
+def _read_singly(batch: _Batch, done: int) -> Iterator[ParsedRow]:
+    """Yield the rows of a batch, each read by itself."""
+    for at in range(batch.num_rows):
+        number = done + at + 1
+        try:
+            (row,) = batch.slice(at, 1).to_pylist(maps_as_pydicts="strict")
+        except (KeyError, ValueError) as error:
+            yield ParsedRow(f"row {number}", {}, f"cannot be read: {error.args[0]}")
+        else:
+            yield _make_row(number, row)
+
+
+def _make_row(number: int, row: dict[str, Any]) -> ParsedRow:
+    try:
+        return ParsedRow(f"row {number}", {column: _convert(value) for column, value in row.items()})
+    except ValueError as error:
+        return ParsedRow(f"row {number}", {}, str(error))
 
 
 def _convert(value: object) -> object:

@@ -6,6 +6,7 @@ import codecs
 import json
 import math
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -54,7 +55,7 @@ def _read_lines(lines: Iterable[bytes], first: int) -> Iterator[ParsedRow]:
         except json.JSONDecodeError as error:
             yield ParsedRow(place, {}, f"is not JSON: {error.msg} (column {error.colno})")
         except ValueError as error:
-            yield ParsedRow(place, {}, str(error))
+            yield ParsedRow(place, {}, _explain_refusal(error, line.decode("utf-8")))
         except RecursionError:
             yield ParsedRow(place, {}, "is nested too deeply")
 
@@ -78,7 +79,7 @@ def _read_array(chunks: Iterator[bytes], line: int) -> Iterator[ParsedRow]:
         line = text.line + error.object.count(b"\n", 0, error.start)
         yield ParsedRow(f"line {line}", {}, "is not UTF-8")
     except ValueError as error:
-        yield ParsedRow(text.place, {}, str(error))
+        yield ParsedRow(text.place, {}, _explain_refusal(error, text.text[text.at :]))
     except RecursionError:
         yield ParsedRow(text.place, {}, "is nested too deeply")
 
@@ -160,25 +161,59 @@ def _make_row(place: str, value: object) -> ParsedRow:
     return ParsedRow(place, value) if isinstance(value, dict) else ParsedRow(place, {}, "is not a JSON object")
 
 
-def reject_duplicates(pairs: list[tuple[str, object]]) -> Row:
-    """Raise ValueError for a duplicate key, because it would be unclear which value counts."""
+class _RefusedValue(ValueError):
+    """Raised for a value that is JSON and has no place in a row."""
+
+
+def _reject_duplicates(pairs: list[tuple[str, object]]) -> Row:
+    """Raise _RefusedValue for a duplicate key, because it would be unclear which value counts."""
     row: Row = dict(pairs)
     if len(row) < len(pairs):
         twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
-        raise ValueError(f"has the entry {twice!r} twice")
+        raise _RefusedValue(f"has the entry {twice!r} twice")
     return row
 
 
 def _parse_number(text: str) -> float:
-    """Raise ValueError for a number that neither JSON nor a float can hold: NaN, Infinity, 1e999."""
+    """Raise _RefusedValue for a number that neither JSON nor a float can hold: NaN, Infinity, 1e999."""
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError(f"has the number {text}, which a record cannot hold")
+        raise _RefusedValue(f"has the number {text}, which a record cannot hold")
     return number
 
 
+def _explain_refusal(error: ValueError, text: str) -> str:
+    """Return why the value at the beginning of a text was refused. An error of Python is an integer that is too long
+    for it.
+    """
+    if isinstance(error, _RefusedValue):
+        return str(error)
+    limit, long = sys.get_int_max_str_digits(), object()
+    decoder = json.JSONDecoder(parse_int=lambda number: long if len(number.lstrip("-")) > limit else 0)
+    try:
+        names = _find_part(decoder.raw_decode(text.lstrip())[0], long)
+    except ValueError:  # the end of the text was not read yet
+        names = ()
+    return f"has an integer of more than {limit} digits" + (f" in the entry {'.'.join(names)!r}" if names else "")
+
+
+def _find_part(value: object, wanted: object) -> tuple[str, ...] | None:
+    """Return the names of the entries that lead to a part of a value, or None."""
+    if value is wanted:
+        return ()
+    parts: Iterable[tuple[str, object]] = ()
+    if isinstance(value, dict):
+        parts = value.items()
+    elif isinstance(value, list):
+        parts = (("", part) for part in value)
+    for name, part in parts:
+        if (names := _find_part(part, wanted)) is not None:
+            return (name, *names) if name else names
+    return None
+
+
 _DECODER = json.JSONDecoder(
-    object_pairs_hook=reject_duplicates, parse_constant=_parse_number, parse_float=_parse_number
+    object_pairs_hook=_reject_duplicates, parse_constant=_parse_number, parse_float=_parse_number
 )
 
 
@@ -194,4 +229,6 @@ def decode_json(text: str) -> object:
         raise ValueError(f"is not JSON: {error.msg} (column {error.colno})") from None
     except RecursionError:
         raise ValueError("is nested too deeply") from None
+    except ValueError as error:
+        raise ValueError(_explain_refusal(error, text)) from None
     return value
