@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -189,11 +190,22 @@ async def test_unwritable_record_does_not_stand_for_its_prompt(tmp_path: Path, b
     assert len(read_lines(out / "train.jsonl")) == 1
 
 
-async def test_export_without_a_record_fails(run: Path, tmp_path: Path, batch: CommandLine) -> None:
-    ended = batch("export", run, "--to", "openai", "-o", tmp_path / "out", "--min-reward", "2")
+@pytest.mark.parametrize("to", ["openai", "hf-trace", "parquet"])
+async def test_export_without_a_record_fails_and_leaves_no_directory(
+    to: str, run: Path, tmp_path: Path, batch: CommandLine
+) -> None:
+    arguments = ("export", run, "--to", to, "-o", tmp_path / "out")
+    ended = batch(*arguments, "--min-reward", "2")
     assert ended.code == 1
-    assert "no record was written" in ended.err
-    assert len(read_lines(tmp_path / "out" / "left_out.jsonl")) == 7
+    assert re.search(r"left out: reward +6", ended.out)
+    assert "no record is left" in ended.err
+    assert os.listdir(tmp_path) == ["run"]
+    assert batch(*arguments).code == 0
+    earlier = (tmp_path / "out" / "export.json").read_bytes()
+    ended = batch(*arguments, "--min-reward", "2", "--overwrite", "--json")
+    assert (ended.code, json.loads(ended.out)["left_out"]) == (1, {"reward": 6, "untrainable": 1})
+    assert (tmp_path / "out" / "export.json").read_bytes() == earlier
+    assert sorted(os.listdir(tmp_path)) == ["out", "run"]
 
 
 @pytest.mark.parametrize(
@@ -272,11 +284,12 @@ async def test_image_outside_of_the_run_is_never_read(tmp_path: Path, batch: Com
         content = [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": url}}]
         messages = [{"role": "user", "content": content}, {"role": "assistant", "content": "ok"}]
         rows.append((await make_row("short", id=str(at), group=f"{at:032}", messages=json.dumps(messages)))[0])
+    rows.append((await make_row("short", id="good"))[0])
     run = write_run(tmp_path / "run", rows)
     (run / "screenshots").mkdir()
     (run / "screenshots" / "link.png").symlink_to(tmp_path / "secret.png")
     for to in ("openai", "atif", "hf-trace"):
-        assert batch("export", run, "--to", to, "-o", tmp_path / to).code == 1
+        assert batch("export", run, "--to", to, "-o", tmp_path / to).code == 0
         assert left_out(tmp_path / to, "format") == [f"{at}/0" for at in range(5)]
 
 

@@ -52,7 +52,7 @@ def export(
 
     Exit codes: 0 if a record was written, 1 if none was, 2 for wrong arguments, 3 if the disk of --out is full.
     """
-    from hermes_batch.export.export import LEFT_OUT, export_records
+    from hermes_batch.export.export import export_records
     from hermes_batch.export.options import parse_splits
 
     result = export_records(
@@ -78,7 +78,8 @@ def export(
         table(("records", "count"), rows)
         estimated = f", {result.estimated} of them estimated" if result.estimated else ""
         say(f"{result.written} of {result.read} records of {result.prompts} prompts, {result.tokens} tokens{estimated}")
-        say(str(result.out))
     if not result.written:
-        say(f"no record was written: {result.out / LEFT_OUT} has the reasons")
+        say(f"no record is left, so {result.out} was not written")
         raise typer.Exit(exits.FAILED)
+    if not as_json:
+        say(str(result.out))

@@ -57,7 +57,7 @@ class ExportResult:
         tokens: Tokens of the written records, each counted once.
         estimated: Written records whose tokens are estimated, because their endpoint reported none.
         splits: Written records by split.
-        left_out: Records that were not written, by reason. `left_out.jsonl` has each of them.
+        left_out: Records that were not written, by reason. `left_out.jsonl` has each of them, if a record was written.
     """
 
     out: Path
@@ -89,8 +89,9 @@ def export_records(
 ) -> ExportResult:
     """Write the records of runs as a data set.
 
-    The directory of the data set is complete or not there: it is written aside and renamed at the end. Records of a run
-    in progress are those that it has when the export begins.
+    The directory of the data set is complete or not there: it is written aside and renamed at the end. Without a single
+    record there is none, and an earlier export stays. Records of a run in progress are those that it has when the
+    export begins.
 
     Args:
         outs: The directories of the runs.
@@ -174,7 +175,7 @@ class _Export:
                     file.write(encode_line(_describe(example, left_out)))
 
     def finish(self) -> ExportResult:
-        """Write the sums and the README, and return the sums."""
+        """Return the sums, and write them and the README if there is a record."""
         written = self._splits.total()
         result = ExportResult(
             out=self._out,
@@ -187,6 +188,8 @@ class _Export:
             splits=dict(sorted(self._splits.items())),
             left_out=dict(self._left_out.most_common()),
         )
+        if not written:
+            return result
         facts = {**asdict(result), "out": str(self._out), "options": asdict(self._options)}
         _write(self._directory / SUMMARY, json.dumps(facts, ensure_ascii=False, indent=2) + "\n")
         card = data_set_card(
@@ -242,7 +245,8 @@ def _describe(example: TrainingExample | Unreadable, left_out: LeftOut) -> dict[
 
 @contextmanager
 def _new_directory(out: Path, *, overwrite: bool) -> Iterator[Path]:
-    """Yield a new directory that takes the place of `out` at the end, and is removed if the block raises.
+    """Yield a new directory that takes the place of `out` at the end. It is removed if the block raises, or writes no
+    `export.json`.
 
     Raises:
         ConfigError: If `out` has files and is no export, or `overwrite` is not set.
@@ -255,6 +259,9 @@ def _new_directory(out: Path, *, overwrite: bool) -> Iterator[Path]:
         aside = Path(mkdtemp(prefix=f".{target.name}.", dir=target.parent))
         try:
             yield aside
+            if not (aside / SUMMARY).exists():
+                shutil.rmtree(aside)
+                return
             if target.exists():
                 shutil.rmtree(target)
             aside.rename(target)
