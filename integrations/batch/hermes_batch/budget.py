@@ -34,6 +34,12 @@ class RunBudget:
     seconds: float | None = None
     may_be_free: bool = False
 
+    def __post_init__(self) -> None:
+        """Raise ConfigError for a bound of 0 or less."""
+        for name, bound in (("cost", self.cost), ("tokens", self.tokens), ("time_s", self.seconds)):
+            if bound is not None and not bound > 0:
+                raise ConfigError(f"budget_{name} must be more than 0, not {bound}")
+
     def explain_end(self, result: BatchResult) -> str | None:
         """Return which bound is used up, or None."""
         spent = (
@@ -45,7 +51,7 @@ class RunBudget:
             if bound is not None and used >= bound:
                 unit = " s" if name == "time" else ""
                 amount = f"{used:.6g}" if isinstance(used, float) else str(used)
-                return f"the budget is used up: {name} {amount} of {bound:g}{unit} (--budget-{name})"
+                return f"the budget is used up: {name} {amount} of {bound:g}{unit}"
         return None
 
     def check_rest(self, result: BatchResult) -> None:
@@ -55,7 +61,7 @@ class RunBudget:
             ConfigError: If a bound is used up.
         """
         if (why := self.explain_end(result)) is not None:
-            raise ConfigError(f"{why}; nothing was started: continue the run with a larger one, or 0 for none")
+            raise ConfigError(f"{why}; nothing was started: continue the run with a larger budget, or without one")
 
 
 NO_BUDGET = RunBudget()
@@ -95,7 +101,7 @@ class BudgetGuard:
         """End the run when its time is over."""
         if self._budget.seconds is not None:
             await anyio.sleep(self._budget.seconds - self._result.seconds)
-            self._end(f"the budget is used up: time {self._budget.seconds:g} s (--budget-time)")
+            self._end(f"the budget is used up: time {self._budget.seconds:g} s")
 
     def check_at_end(self) -> None:
         """Raise the error that ended the run.
@@ -124,7 +130,7 @@ class BudgetGuard:
     def _find_uncounted(self) -> str | None:
         tokens = self._counted.prompt_tokens + self._counted.completion_tokens
         if self._budget.cost is not None and not self._counted.cost and not self._budget.may_be_free:
-            return "the endpoint reports no cost, so the budget of cost cannot hold; give the prices (--price)"
+            return "the endpoint reports no cost, so the budget of cost cannot hold; give its prices (--price)"
         if self._budget.tokens is not None and not tokens:
             return "the endpoint counts no tokens, so the budget of tokens cannot hold; try --no-stream"
         return None

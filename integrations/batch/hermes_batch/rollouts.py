@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hermes_agent import Model, Rollout, SessionModel
 from hermes_batch.artifacts import artifact_directory
+from hermes_batch.budget import RunBudget
 from hermes_batch.digests import GROUP_DIGITS
 from hermes_batch.earlier import EarlierRecords
 from hermes_batch.endpoint_policy import OnOutage
@@ -38,6 +39,9 @@ async def run_rollouts(
     workers: int = 4,
     retries: int = 2,
     on_outage: OnOutage = "wait",
+    budget_cost: float | None = None,
+    budget_tokens: int | None = None,
+    budget_time_s: float | None = None,
     overwrite: bool = False,
     on_start: OnStart | None = None,
     on_record: OnRecord | None = None,
@@ -59,6 +63,10 @@ async def run_rollouts(
         workers: How many samples are worked on at a time.
         retries: How often a sample whose slot failed is tried again.
         on_outage: Whether to wait for an endpoint that is down, or to stop the run.
+        budget_cost: The highest cost of all calls with this `out`, as the model reports it. Then the run stops
+            (`BatchResult.stopped`) and can be continued. None: no bound.
+        budget_tokens: The most tokens of prompts and completions, in the same way.
+        budget_time_s: The longest time in seconds, in the same way.
         overwrite: Whether to replace existing results.
         on_start: Called before the first sample.
         on_record: Called after each record.
@@ -66,11 +74,13 @@ async def run_rollouts(
 
     Raises:
         ConfigError: If an id is not unique, if there is no rollout, if none of the results in `out` belongs to a
-            rollout, if another process works on `out`, or as `hermes_batch.run_batch` does while it runs.
+            rollout, if another process works on `out`, if samples are left and nothing of a budget is, or as
+            `hermes_batch.run_batch` does while it runs.
         ExecError: If `out` cannot be written, or (HostDiskFull) no sandbox has room on its disk.
     """
     out = Path(out)
     _check_numbers(samples, until_solved, workers, retries)
+    budget = RunBudget(budget_cost, budget_tokens, budget_time_s)
     by_group = _group_rollouts(rollouts)
     units = [*iterate_units([task for task, _ in by_group.values()], samples)]
     earlier = EarlierRecords("this call of run_rollouts", units, until_solved)
@@ -89,6 +99,7 @@ async def run_rollouts(
             write_state(result)
             await update_derived_files(result)
             return result
+        budget.check_rest(result)
         if not pool.is_open:
             await stack.enter_async_context(pool)
         plan = RunPlan(
@@ -102,6 +113,7 @@ async def run_rollouts(
             workers=min(workers, len(remaining)),
             retries=retries,
             on_outage=on_outage,
+            budget=budget,
             continuation="call run_rollouts again with the same `out`",
             parser_advice="give the model a parser and call run_rollouts again with the same `out`",
             write_state=write_state,

@@ -41,7 +41,9 @@ def test_tokens_end_a_run_which_a_larger_budget_continues(tmp_path: Path) -> Non
         rest = run("batch", "resume", str(out), "--api-key", "x", "--budget-tokens", "0")
     facts = json.loads(ended.stdout)
     assert (ended.returncode, facts["records"], facts["tokens"]) == (3, 2, 56), ended.stderr
-    assert "the budget is used up: tokens 56 of 50 (--budget-tokens)" in ended.stderr
+    files = {"trajectories": "trajectories.jsonl", "report": "report.html", "parquet": "trajectories.parquet"}
+    assert {name: facts[name] for name in files} == {name: str(out / file) for name, file in files.items()}
+    assert "the budget is used up: tokens 56 of 50" in ended.stderr
     assert f"hermes-exec batch resume {out}" in ended.stderr
     assert (refused.returncode, "tokens 56 of 50" in refused.stderr) == (2, True), refused.stderr
     assert (more.returncode, json.loads(more.stdout)["tokens"]) == (3, 84)

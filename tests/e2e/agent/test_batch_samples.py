@@ -145,9 +145,27 @@ async def test_rollouts_open_a_closed_pool_and_stop_early(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
+    ("budget", "words"),
+    [({"budget_tokens": 40}, "tokens 45 of 40"), ({"budget_time_s": 0.001}, "time 0.001 s")],
+)
+async def test_budget_of_rollouts_holds_over_all_calls(tmp_path: Path, budget: dict[str, Any], words: str) -> None:
+    items, planned = rollouts("a", "b", "c"), PlanModel(PLANS)
+    async with SandboxPool("local") as pool:
+        stopped = await run_rollouts(items, pool, planned, tmp_path, workers=1, **budget)
+        assert (stopped.complete, stopped.stopped) == (False, f"the budget is used up: {words}")
+        with pytest.raises(ConfigError, match=r"used up: .* nothing was started"):
+            await run_rollouts(items, pool, planned, tmp_path, **budget)
+        rest = await run_rollouts(items, pool, planned, tmp_path, budget_tokens=1000, budget_time_s=600)
+    assert (rest.complete, rest.stopped, rest.kept) == (True, None, stopped.records)
+
+
+@pytest.mark.parametrize(
     ("items", "options", "message"),
     [
         ([], {}, "at least one rollout"),
+        (rollouts("a"), {"budget_tokens": 0}, "budget_tokens must be more than 0, not 0"),
+        (rollouts("a"), {"budget_time_s": -1.0}, "budget_time_s must be more than 0"),
+        (rollouts("a"), {"budget_cost": float("nan")}, "budget_cost must be more than 0"),
         (rollouts("a", "a"), {}, "two rollouts have the id 'id-a'"),
         (rollouts("a"), {"samples": 0}, "samples must be at least 1, not 0"),
         (rollouts("a"), {"workers": 0}, "workers must be at least 1"),

@@ -21,9 +21,9 @@ def result(cost: float = 0.0, tokens: int = 0, seconds: float = 0.0) -> BatchRes
 def test_a_budget_ends_when_it_is_reached() -> None:
     budget = RunBudget(cost=5, tokens=100, seconds=60)
     assert budget.explain_end(result(4.99, 99, 59.9)) is None
-    assert budget.explain_end(result(5, 0, 0)) == "the budget is used up: cost 5 of 5 (--budget-cost)"
-    assert budget.explain_end(result(0, 101, 0)) == "the budget is used up: tokens 101 of 100 (--budget-tokens)"
-    assert budget.explain_end(result(0, 0, 60.5)) == "the budget is used up: time 60.5 of 60 s (--budget-time)"
+    assert budget.explain_end(result(5, 0, 0)) == "the budget is used up: cost 5 of 5"
+    assert budget.explain_end(result(0, 101, 0)) == "the budget is used up: tokens 101 of 100"
+    assert budget.explain_end(result(0, 0, 60.5)) == "the budget is used up: time 60.5 of 60 s"
     assert NO_BUDGET.explain_end(result(math.inf, 1 << 60, math.inf)) is None
 
 

@@ -232,6 +232,7 @@ def resume(
 
 async def _run(work: Callable[..., Awaitable[BatchResult]], as_json: bool) -> int:
     from hermes_batch.index import TRAJECTORIES
+    from hermes_batch.parquet import PARQUET
     from hermes_batch.report.report import REPORT
     from hermes_batch.results_table import show_results, summary_line
     from hermes_batch.settings import read_until_solved
@@ -239,6 +240,9 @@ async def _run(work: Callable[..., Awaitable[BatchResult]], as_json: bool) -> in
 
     result = await _display(work)
     until_solved = read_until_solved(result.out)
+    files = {"trajectories": result.out / TRAJECTORIES, "report": result.out / REPORT}
+    if (table := result.out / PARQUET).exists():  # not without pyarrow
+        files["parquet"] = table
     if as_json:
         estimates = result.tally.groups.summarize(until_solved)
         emit_json(
@@ -254,15 +258,14 @@ async def _run(work: Callable[..., Awaitable[BatchResult]], as_json: bool) -> in
                 "cost": result.spending.cost,
                 "tokens": result.spending.tokens,
                 "seconds": round(result.seconds, 3),
-                "trajectories": result.out / TRAJECTORIES,
-                "report": result.out / REPORT,
+                **files,
                 "summary": summary_line(result.tally, result.seconds, result.total, until_solved),
                 "estimates": {name: estimate._asdict() for name, estimate in estimates.items()},
             }
         )
     else:
         show_results(stdout(), read_rows(result.out)[0], result.seconds, result.total, until_solved)
-        say(f"{result.out / TRAJECTORIES}\n{result.out / REPORT}")
+        say("\n".join(map(str, files.values())))
     if result.others:
         say(f"{result.others} records belong to no prompt that is selected now; they stay in {TRAJECTORIES}")
     if result.stopped is not None:
