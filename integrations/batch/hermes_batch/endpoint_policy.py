@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable
 from dataclasses import replace
 from typing import Literal
@@ -13,6 +14,7 @@ from hermes_agent.parsers.unread_calls import UNREAD_CALLS
 from hermes_batch.result import BatchResult
 from hermes_exec import ConfigError
 
+logger = logging.getLogger(__name__)
 OnOutage = Literal["wait", "stop"]
 FIRST_ANSWERS = 8
 """The number of answers or refusals after which a run that cannot succeed is stopped."""
@@ -26,11 +28,15 @@ class EndpointPolicy:
         on_outage: Whether to wait for an endpoint that is down, or to stop.
         continuation: How to continue a run that was stopped, for error messages.
         parser_advice: How to set a parser, for error messages.
+        base_url: The URL of the endpoint, for error messages. Empty: there is none, or several.
     """
 
-    def __init__(self, result: BatchResult, on_outage: OnOutage, continuation: str, parser_advice: str) -> None:
+    def __init__(
+        self, result: BatchResult, on_outage: OnOutage, continuation: str, parser_advice: str, base_url: str = ""
+    ) -> None:
         self._result, self._on_outage = result, on_outage
         self._continuation, self._parser_advice = continuation, parser_advice
+        self._address = f" at {base_url}" if base_url else ""
         self._has_answered = False
         """Whether the model has answered."""
         self._recovery: anyio.Event | None = None
@@ -39,6 +45,8 @@ class EndpointPolicy:
         """For each of the first answers, the calls that no parser has read."""
         self._refusals: list[str] = []
         """The reasons why the endpoint refused the requests of single prompts."""
+        self._last_error = ""
+        """Why the last request failed that was neither refused nor part of an outage."""
 
     @property
     def recovery(self) -> anyio.Event | None:
@@ -72,7 +80,8 @@ class EndpointPolicy:
     def begin_outage(self, why: str) -> None:
         """Note that the endpoint is down, and stop the run if it is set so or if the endpoint has never answered."""
         if self._on_outage == "stop" or not self._has_answered:
-            self._result.stopped = why
+            hint = "" if self._has_answered else "; it has answered no request of this run: check the base URL"
+            self._result.stopped = why + hint
         if self._recovery is None:
             self._recovery = anyio.Event()
 
@@ -81,6 +90,11 @@ class EndpointPolicy:
         if self._recovery is not None:
             self._recovery.set()
             self._recovery = None
+
+    def note_error(self, why: str) -> None:
+        """Note that a request failed although the endpoint is up."""
+        self._last_error = why
+        self.end_outage()
 
     def note_refusal(self, why: str) -> None:
         """Note that the endpoint refused the requests of a prompt."""
@@ -98,7 +112,7 @@ class EndpointPolicy:
             self._check_refusals()
 
     def check_at_end(self) -> None:
-        """Check the answers and the refusals of a run, however few.
+        """Check the answers and the refusals of a run, however few. Log a warning if each request failed.
 
         Raises:
             ConfigError: If the first answers all have calls that no parser has read, or if the endpoint has answered
@@ -109,6 +123,8 @@ class EndpointPolicy:
         self._check_first_answers()
         if len(self._refusals) >= self._result.total:
             self._check_refusals()
+        if self._last_error and not self._has_answered:
+            logger.warning("the endpoint%s answered no request; the last error: %s", self._address, self._last_error)
 
     def _check_first_answers(self) -> None:
         answers = self._first_answers
@@ -123,6 +139,6 @@ class EndpointPolicy:
         if refusals and not (self._has_answered or self._result.kept):
             raise ConfigError(
                 "the run was stopped because the model cannot be used: "
-                f"prompts refused: {len(refusals)}, answered: none; the last refusal: {refusals[-1]}; "
+                f"prompts refused: {len(refusals)}, answered: none; the last refusal{self._address}: {refusals[-1]}; "
                 f"continue it: {self._continuation}"
             )

@@ -85,7 +85,8 @@ class Engine:
     def __init__(self, plan: RunPlan, queue: UnitQueue, result: BatchResult, callbacks: RunCallbacks) -> None:
         self._plan, self._queue, self._result, self._callbacks = plan, queue, result, callbacks
         self._monitor = RunMonitor(plan.out, result, plan.pool, plan.model, callbacks.on_status)
-        self._endpoint = EndpointPolicy(result, plan.on_outage, plan.continuation, plan.parser_advice)
+        base_url = str(getattr(plan.model, "base_url", ""))
+        self._endpoint = EndpointPolicy(result, plan.on_outage, plan.continuation, plan.parser_advice, base_url)
         self._first_scores = FirstScores(plan.continuation, has_scored=result.kept > 0)
         self._budget = BudgetGuard(plan.budget, result, self._endpoint.end_outage)
         self._returns: Counter[str] = Counter()
@@ -170,7 +171,7 @@ class Engine:
                 self._queue.put_back(unit)
                 return
         elif result.finish == "model_error":
-            self._endpoint.end_outage()
+            self._endpoint.note_error("" if result.failure is None else result.failure.message)
         if result.collected.paths:
             await self._mask_artifacts(unit, result)
         record, images = self._make_record(unit, rollout, result, attempts + self._returns[unit.key])

@@ -22,7 +22,8 @@ from hermes_batch.status_words import describe_status, format_duration, to_line
 from hermes_batch.tally import outcome, reason
 
 _REASON_WIDTH = 160
-_LOG_INTERVAL_S = 30.0
+LOG_INTERVAL_S = 30.0
+"""How often the progress is printed where there is no terminal."""
 COLORS = {"solved": "green", "unsolved": "red", "unscored": "yellow"}
 
 
@@ -63,11 +64,11 @@ class RunDisplay:
     def show_status(self, status: RunStatus) -> None:
         """Show the progress: on a terminal at once, elsewhere every 30 s."""
         now = time.monotonic()
-        self._next_log = self._next_log or now + _LOG_INTERVAL_S
+        self._next_log = self._next_log or now + LOG_INTERVAL_S
         self._status, self._status_at = status, now
         if self._live is None and now >= self._next_log:
-            self._next_log = now + _LOG_INTERVAL_S
-            self._print_line("; ".join(describe_status(status)))
+            self._next_log = now + LOG_INTERVAL_S
+            log_line(self._console, "; ".join(describe_status(status)), self._clock)
 
     def show_record(self, result: BatchResult, record: Record) -> None:
         """Show the outcome of a sample of a prompt."""
@@ -80,10 +81,7 @@ class RunDisplay:
             self._console.print(Text(line, COLORS.get(word, "blue")), highlight=False)
         else:
             counted = f"[{result.records}/{result.total}]"
-            self._print_line(f"{counted:8} {line}")
-
-    def _print_line(self, line: str) -> None:
-        self._console.print(Text(f"{self._clock():%H:%M:%S} {line}"), highlight=False, soft_wrap=True)
+            log_line(self._console, f"{counted:8} {line}", self._clock)
 
     def _render(self) -> RenderableType:
         status = self._status
@@ -93,6 +91,11 @@ class RunDisplay:
         bar = ProgressBar(total=max(1, status.total), completed=status.records, width=30)
         first = _row(Text(" ") if status.ended else self._spinner, bar, Text(format_duration(seconds)))
         return Group(first, *(Text(f"  {line}") for line in describe_status(status)))
+
+
+def log_line(console: Console, line: str, clock: Callable[[], datetime] = datetime.now) -> None:
+    """Print a line with the time of the day."""
+    console.print(Text(f"{clock():%H:%M:%S} {line}"), highlight=False, soft_wrap=True)
 
 
 def name_record(record: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -13,12 +14,13 @@ import anyio
 import pytest
 
 from hermes_agent import Episode
-from hermes_batch import CheckConfig, CheckReport, Task, check_dataset
+from hermes_batch import CheckConfig, CheckReport, Task, check_dataset, run_display
 from hermes_exec import Slot
 from hermes_exec.errors import ConfigError, ImageError
 from tests.conftest import BackendCase, require_engine
 from tests.e2e.agent.test_batch_run import children_of
 from tests.e2e.agent.test_commands import ROOT, run
+from tests.unit.batch.exporting import CommandLine
 
 pytestmark = pytest.mark.anyio
 
@@ -238,6 +240,17 @@ def test_command_checks_selected_rows_in_slots_of_a_configuration(tmp_path: Path
     assert [fault["id"] for fault in report["faulty"]] == ["r21"]
     part = ("--shuffle", "1", "--offset", "4", "--limit", "8", "--shard", "2/4")
     assert json.loads(run("batch", "check", path, *part, *slots).stdout)["rows"] == 2
+
+
+def test_progress_is_logged_with_a_clock_where_there_is_no_terminal(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_display, "LOG_INTERVAL_S", 0.2)
+    rows = [{"check": "test -e a", "solution": "touch a"}, {"check": "test -e a", "solution": "sleep 2; touch a"}]
+    done = CommandLine(capfd, monkeypatch)("check", dataset(tmp_path, *rows), "--workers", "1")
+    assert done.code == 0
+    assert re.search(r"^\d\d:\d\d:\d\d rows: 1 of 2, faulty: 0, not checked: 0, doubtful: 0$", done.err, re.MULTILINE)
+    assert done.err.endswith("\nrows: 2, faulty: 0, not checked: 0, doubtful: 0\n")
 
 
 @pytest.mark.parametrize(

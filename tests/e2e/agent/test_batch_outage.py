@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -68,7 +69,9 @@ async def test_outage_before_any_answer_ends_the_run(tmp_path: Path) -> None:
     result = await run_batch(config(tmp_path, NOWHERE))
     assert (result.records, result.complete) == (0, False)
     assert result.stopped is not None
-    assert "no connection" in result.stopped
+    assert re.search(
+        rf"^{NOWHERE} .*no connection.*; it has answered no request .*: check the base URL$", result.stopped
+    )
 
 
 class LeavingModel:

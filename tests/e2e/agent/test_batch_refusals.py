@@ -51,7 +51,9 @@ async def test_endpoint_that_refuses_the_first_prompts_stops_the_run(
 ) -> None:
     with endpoint(reply=lambda _: refusal(status, "no such model")) as server:
         run = refused_run(tmp_path, server.base_url, prompts)
-        message = rf"prompts refused: {refused}, answered: none.*no such model.*batch resume .*/run"
+        message = (
+            rf"prompts refused: {refused}, answered: none.* at {server.base_url}: .*no such model.*batch resume .*/run"
+        )
         with pytest.raises(ConfigError, match=message):
             await run_batch(run)
         records = list(read_records(run.out))
@@ -61,6 +63,16 @@ async def test_endpoint_that_refuses_the_first_prompts_stops_the_run(
     assert (result.complete, result.unscored, result.kept) == (True, 0, 0)
     if prompts > refused:  # those that were refused come last
         assert server.requests[before]["messages"][-1]["content"] == f"p{refused}"
+
+
+async def test_endpoint_that_answers_no_request_is_named_at_the_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with endpoint(reply=lambda _: refusal(500, "wrong port")) as server:
+        run = refused_run(tmp_path, server.base_url, 2).model_copy(update={"max_retries": 0})
+        result = await run_batch(run)
+    assert (result.unscored, result.stopped) == (2, None)
+    assert f"the endpoint at {server.base_url} answered no request; the last error: m: HTTP 500" in caplog.text
 
 
 async def test_refused_first_prompt_is_a_record_and_the_run_goes_on(tmp_path: Path) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
+import anyio
 import typer
 
 from hermes_agent.cli.options import flatten_options
@@ -58,19 +59,16 @@ def check(
 
 
 async def _check(config: CheckConfig, as_json: bool) -> int:
-    from rich.console import Console
-    from rich.progress import Progress
-
     from hermes_batch.dataset_check import check_dataset
 
-    with Progress(console=Console(stderr=True, highlight=False, emoji=False), transient=True) as progress:
-        bar = progress.add_task("checking", total=None)
-        report = await check_dataset(
-            config,
-            on_task=lambda so_far: progress.update(
-                bar, total=so_far.rows, completed=so_far.checked, description=f"{len(so_far.faulty)} faulty"
-            ),
-        )
+    try:
+        async with anyio.create_task_group() as tasks:
+            with _Progress() as progress:
+                tasks.start_soon(progress.log)
+                report = await check_dataset(config, on_task=progress.show)
+            tasks.cancel_scope.cancel()
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
     if as_json:
         emit_json(report)
     else:
@@ -78,19 +76,60 @@ async def _check(config: CheckConfig, as_json: bool) -> int:
     return exits.FAILED if report.faulty else exits.INFRA if report.unknown else exits.OK
 
 
+class _Progress:
+    """The progress of a check: a bar on a terminal, lines with a clock elsewhere."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import Progress
+
+        self._console = Console(stderr=True, highlight=False, emoji=False)
+        self._bar = Progress(console=self._console, transient=True)
+        self._row = self._bar.add_task("checking", total=None)
+        self._report: CheckReport | None = None
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._console.is_terminal:
+            self._bar.stop()
+
+    def show(self, report: CheckReport) -> None:
+        """Show the progress on a terminal."""
+        self._report = report
+        words = f"{len(report.faulty)} faulty"
+        self._bar.update(self._row, total=report.rows, completed=report.checked, description=words)
+
+    async def log(self) -> None:
+        """Print the progress every 30 s where there is no terminal."""
+        from hermes_batch.run_display import LOG_INTERVAL_S, log_line
+
+        while not self._console.is_terminal:
+            await anyio.sleep(LOG_INTERVAL_S)
+            log_line(self._console, "no row is checked yet" if self._report is None else _sums(self._report))
+
+
 def _show(report: CheckReport) -> None:
     """Print the table of rows that are not right, and the sums."""
     faults = [*report.faulty, *report.unknown, *report.doubtful]
     if faults:
         table(("row", "id", "what", "output"), map(_cells, faults))
-    say(
-        f"rows: {report.checked}, faulty: {len(report.faulty)}, not checked: {len(report.unknown)}, "
-        f"doubtful: {len(report.doubtful)}"
-    )
+    say(_sums(report))
     if report.without_solution:
         say(f"without a solution: {report.without_solution} (whether their checks can pass is unknown)")
     if report.without_check:
         say(f"without a check: {report.without_check} (only their slots were set up)")
+
+
+def _sums(report: CheckReport) -> str:
+    rows = str(report.rows) if report.checked == report.rows else f"{report.checked} of {report.rows}"
+    return (
+        f"rows: {rows}, faulty: {len(report.faulty)}, not checked: {len(report.unknown)}, "
+        f"doubtful: {len(report.doubtful)}"
+    )
 
 
 def _cells(fault: Fault) -> tuple[str, str, str, str]:
