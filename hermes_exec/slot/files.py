@@ -324,8 +324,8 @@ class Files:
         leave out; `max_line` bounds each line in bytes of UTF-8.
 
         Raises:
-            ConfigError (a ValueError): If the pattern is invalid, or requires a line end: each line is searched by
-                itself. The message has the reason.
+            ConfigError (a ValueError): If the pattern is invalid, has more than 16 KiB, or requires a line end: each
+                line is searched by itself. The message has the reason.
         """
         if target not in ("content", "files"):
             raise ConfigError(f"target must be 'content' or 'files', not {target!r}")

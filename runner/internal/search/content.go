@@ -34,10 +34,10 @@ type fileJob struct {
 
 // contentSearch reads many files at a time and returns results in the order of paths.
 type contentSearch struct {
-	ctx    context.Context
-	p      *params
-	re     *regexp.Regexp
-	prefix []byte
+	ctx        context.Context
+	p          *params
+	makeFinder func() finder
+	prefix     []byte
 	// keepsReturn is set if the pattern looks for a CR.
 	keepsReturn bool
 	result      *Result
@@ -48,8 +48,12 @@ type contentSearch struct {
 
 func newContentSearch(ctx context.Context, p *params, re *regexp.Regexp) *contentSearch {
 	prefix, _ := re.LiteralPrefix()
-	return &contentSearch{ctx: ctx, p: p, re: re, prefix: []byte(prefix), keepsReturn: requires(re, '\r'),
-		result: newResult()}
+	makeFinder := func() finder { return newRegexFinder(re) }
+	if p.isFixed() {
+		makeFinder = func() finder { return newFixedFinder(string(p.Pattern), p.IgnoreCase) }
+	}
+	return &contentSearch{ctx: ctx, p: p, makeFinder: makeFinder, prefix: []byte(prefix),
+		keepsReturn: requires(re, '\r'), result: newResult()}
 }
 
 func (c *contentSearch) run(where place, root string, info fs.FileInfo) (*Result, error) {
@@ -130,7 +134,7 @@ func openJob(path string, display ipc.Bytes) (*fileJob, error) {
 }
 
 func (c *contentSearch) scan(j *fileJob, block []byte, from, to int) {
-	j.scan = &scanner{ctx: c.ctx, re: c.re, prefix: c.prefix, context: c.p.Context, maxLine: c.p.MaxLine,
+	j.scan = &scanner{ctx: c.ctx, find: c.makeFinder(), prefix: c.prefix, context: c.p.Context, maxLine: c.p.MaxLine,
 		keepFrom: from, keepTo: to, keepsReturn: c.keepsReturn}
 	j.err = j.scan.scan(j.file, block)
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/binary"
 	"io"
-	"regexp"
 	"unicode/utf8"
 
 	"hermes-exec/runner/internal/ipc"
@@ -25,7 +24,7 @@ const (
 // keepFrom up to keepTo, and counts all.
 type scanner struct {
 	ctx      context.Context
-	re       *regexp.Regexp
+	find     finder
 	prefix   []byte // every match starts with it; empty: unknown
 	context  int
 	maxLine  int
@@ -125,19 +124,18 @@ func (s *scanner) oneLine(raw []byte) {
 	if !s.keepsReturn {
 		text = bytes.TrimSuffix(text, []byte{'\r'})
 	}
-	at := s.re.FindIndex(text)
-	s.endLine(text, at)
+	s.endLine(text, s.find(text))
 }
 
-// endLine counts the line and keeps it if it matches.
-func (s *scanner) endLine(text []byte, at []int) {
+// endLine counts the line and keeps it if it matches; at is where, or -1.
+func (s *scanner) endLine(text []byte, at int) {
 	s.line++
 	if s.context > 0 {
 		s.after(text)
 	}
-	if at != nil {
+	if at >= 0 {
 		if s.count >= s.keepFrom && s.count < s.keepTo {
-			s.keep(text, at[0]+1)
+			s.keep(text, at+1)
 		}
 		s.count++
 	}
@@ -188,11 +186,11 @@ func (s *scanner) cut(text []byte) ipc.Bytes {
 // once. It returns the bytes after the line.
 func (s *scanner) longLine(buffer []byte, in io.Reader) (rest []byte, err error) {
 	text := s.toText(buffer)
-	at := s.re.FindIndex(text)
+	at := s.find(text)
 	head := append([]byte(nil), text[:min(len(text), s.maxLine+1)]...)
 	base, piece := 0, buffer
 	for {
-		// The overlap is longer than any useful match.
+		// The overlap is longer than a match of a fixed pattern, and than any useful one.
 		keep := min(len(piece), lineOverlap)
 		base += len(piece) - keep
 		copy(piece, piece[len(piece)-keep:])
@@ -203,9 +201,9 @@ func (s *scanner) longLine(buffer []byte, in io.Reader) (rest []byte, err error)
 		if end >= 0 {
 			line = piece[:keep+end]
 		}
-		if at == nil {
-			if hit := s.re.FindIndex(s.toText(line)); hit != nil {
-				at = []int{base + hit[0], base + hit[1]}
+		if at < 0 {
+			if hit := s.find(s.toText(line)); hit >= 0 {
+				at = base + hit
 			}
 		}
 		if end >= 0 || readErr != nil {

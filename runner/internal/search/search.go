@@ -18,6 +18,9 @@ const (
 	maxContext     = 100
 	defaultMaxLine = 500
 	maxMaxLine     = 64 << 10
+	// maxPattern is less than a third of lineOverlap: a character of the pattern may have three times as
+	// many bytes in the file, such as the Kelvin sign for a k.
+	maxPattern = 16 << 10
 	// maxAnswer keeps a result below the size of one RESPONSE.
 	maxAnswer = 16 << 20
 )
@@ -159,9 +162,17 @@ func (p *params) check() error {
 	return nil
 }
 
+func (p *params) isFixed() bool {
+	return p.Regex != nil && !*p.Regex
+}
+
 func (p *params) compile() (*regexp.Regexp, error) {
 	pattern := string(p.Pattern)
-	if p.Regex != nil && !*p.Regex {
+	if len(pattern) > maxPattern {
+		return nil, badRequest("a pattern of %d bytes is over the limit of %d bytes: search for a part of it",
+			len(pattern), maxPattern)
+	}
+	if p.isFixed() {
 		pattern = regexp.QuoteMeta(pattern)
 	}
 	if p.IgnoreCase {
