@@ -103,7 +103,9 @@ def read_config(out: Path, **changes: Any) -> BatchConfig:
     if settings.get("rollouts"):
         raise ConfigError(f"{out} was written by run_rollouts: call it again with the same rollouts to continue")
     if not isinstance(settings.get("config"), dict):
-        raise ConfigError(f"{out} has no run to resume: {SETTINGS} is missing or incomplete")
+        raise ConfigError(
+            f"{out} has no run to resume: {SETTINGS} is missing or incomplete; begin with `hermes-exec batch run`"
+        )
     values = {**settings["config"], **changes, "out": out}
     values["backend_options"] = {**settings["config"]["backend_options"], **changes.get("backend_options", {})}
     missing = [name for name in settings.get("again", ()) if name not in {*changes, *values["backend_options"]}]
