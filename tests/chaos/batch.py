@@ -48,6 +48,8 @@ class Plan:
     kills: int = 5
     pause_s: float = 1.5
     """Between two kills of sandboxes, on average."""
+    most_sandboxes: int | None = None
+    """How many sandboxes are killed at most. Without a bound, a slow machine is kept from making progress."""
     faults: Faults = field(default_factory=lambda: Faults(faults=0.03, turns=TURNS, command=COMMAND))
     seed: int = 1
     options: tuple[str, ...] = ()
@@ -116,7 +118,10 @@ def killing_sandboxes(client: DockerClient, run_id: str, plan: Plan, evidence: E
     chance, stopped = random.Random(plan.seed), threading.Event()
 
     def strike() -> None:
-        while not stopped.wait(chance.uniform(0.3, 2 * plan.pause_s)):
+        most = plan.most_sandboxes
+        while (most is None or evidence.sandboxes_killed < most) and not stopped.wait(
+            chance.uniform(0.3, 2 * plan.pause_s)
+        ):
             names = sorted(containers_of(client, run_id))
             if names:
                 with contextlib.suppress(APIError):

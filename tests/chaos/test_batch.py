@@ -18,7 +18,7 @@ from tests.e2e.agent.flaky_endpoint import Faults
 @pytest.mark.parametrize(
     "plan",
     [
-        pytest.param(Plan(prompts=10, samples=2, workers=8, kills=2, pause_s=1.0), id="small"),
+        pytest.param(Plan(prompts=10, samples=2, workers=8, kills=2, pause_s=1.0, most_sandboxes=4), id="small"),
         pytest.param(
             Plan(
                 prompts=300,
