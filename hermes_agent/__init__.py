@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         EndpointAway,
         EndpointFailing,
         ModelError,
+        RequestRefused,
     )
     from hermes_agent.hooks import Hooks, Turn
     from hermes_agent.loop import AgentLoop
@@ -72,6 +73,7 @@ __all__ = [
     "OpenAIModel",
     "Prices",
     "ReplicatedModel",
+    "RequestRefused",
     "Rollout",
     "RolloutResult",
     "Scoring",

@@ -51,3 +51,12 @@ class AccessRefused(ModelError):
 
     def __init__(self, message: str, *, status: int | None = None) -> None:
         super().__init__(message, cause=ErrorCause.CONFIG, status=status)
+
+
+class RequestRefused(ModelError):
+    """Raised by a model that cannot serve a request as it is: its chat template refuses the messages, or it does not
+    support a parameter.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, cause=ErrorCause.CONFIG)

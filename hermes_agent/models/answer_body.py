@@ -13,7 +13,7 @@ import anyio
 from hermes_agent.models.events import EventDecoder
 
 if TYPE_CHECKING:
-    from hermes_agent.models.http.client import Answer
+    from hermes_agent.models.http.client import HTTPAnswer
 
 _LARGEST_ANSWER = 256 << 20
 _EXCERPT_BYTES = 200
@@ -70,7 +70,7 @@ class Silence:
         self._next = time.monotonic() + self.timeout_s / 20
 
 
-async def read_body(answer: Answer, silence: Silence, assemble: Callable[[], Assembler] | None) -> object:
+async def read_body(answer: HTTPAnswer, silence: Silence, assemble: Callable[[], Assembler] | None) -> object:
     """Return the decoded JSON of an answer, or the answer that the Assembler joins from a stream of events.
 
     Raises:

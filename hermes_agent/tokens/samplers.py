@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, Protocol, TypedDict, Unpack
 
-from hermes_agent.errors import ModelError
+from hermes_agent.errors import RequestRefused
 from hermes_agent.models.endpoint import BadAnswer, Endpoint
 from hermes_agent.tokens.answers import (
     Sample,
@@ -17,7 +17,6 @@ from hermes_agent.tokens.answers import (
     read_token,
     validate_sample,
 )
-from hermes_exec.errors import ErrorCause
 
 LogprobsMode = Literal["raw", "temperature", "processed"]
 """The distribution of a server's log-probabilities: the model's own (`raw`), the logits divided by the temperature
@@ -121,16 +120,15 @@ class HTTPSampler(ABC):
         """Sample ids; see `Sampler.sample`.
 
         Raises:
-            ModelError: Also (with `cause` `config`) if the server does not support a parameter: it would be ignored
+            RequestRefused: If the server does not support a parameter: it would be ignored
                 silently, or fail there.
         """
         parameters = {name: value for name, value in sampling.items() if value is not None}
         unknown = sorted(parameters.keys() - self._parameters)
         if unknown and not self._takes_more:
             names = ", ".join(sorted(self._parameters))
-            raise ModelError(
-                f"{type(self).__name__} has no sampling parameter {', '.join(unknown)} (there are: {names})",
-                cause=ErrorCause.CONFIG,
+            raise RequestRefused(
+                f"{type(self).__name__} has no sampling parameter {', '.join(unknown)} (there are: {names})"
             )
         body = self._body(list(ids), max_tokens, parameters)
         return await self._endpoint.post(self._url, body, lambda answer: self._read(answer, ids, max_tokens))

@@ -43,7 +43,7 @@ class _Url(NamedTuple):
     raw: httpcore2.URL
 
 
-class Answer:
+class HTTPAnswer:
     """The answer to a request. `headers` have names in lower case; the body is read piece by piece."""
 
     def __init__(
@@ -129,7 +129,7 @@ class HttpClient:
         self._headers: Headers = [each for each in encoded if each[0] != b"Authorization"]
         self._authorization: Headers = [each for each in encoded if each[0] == b"Authorization"]
 
-    async def post(self, path: str, content: bytes) -> Answer:
+    async def post(self, path: str, content: bytes) -> HTTPAnswer:
         """Send JSON to a path (a URL, or relative to `base_url`) and return the answer. The caller closes it.
 
         Redirects are followed as browsers do: 307 and 308 repeat the request, the others become a GET. Another server
@@ -160,7 +160,7 @@ class HttpClient:
         """Close all connections."""
         await self._connections.aclose()
 
-    async def _send(self, method: bytes, url: _Url, content: bytes, authorization: Headers) -> Answer:
+    async def _send(self, method: bytes, url: _Url, content: bytes, authorization: Headers) -> HTTPAnswer:
         headers = [(b"Host", url.authority), *self._headers, *authorization]
         if method == b"POST":
             headers += [(b"Content-Type", b"application/json"), (b"Content-Length", b"%d" % len(content))]
@@ -174,7 +174,7 @@ class HttpClient:
         except BaseException:
             await self._connections.release(url.server, connection)
             raise
-        answer = Answer(response, connection, self._connections, url.server)
+        answer = HTTPAnswer(response, connection, self._connections, url.server)
         self._cookies.add(url.text, answer.set_cookies)
         return answer
 

@@ -25,7 +25,7 @@ from hermes_agent.models.chat_text import render_calls
 from hermes_agent.models.endpoint import BadAnswer
 from hermes_agent.parsers import ParsedText, Parser, get_parser
 from hermes_agent.parsers.base import Tools
-from hermes_agent.tokens import ChatTemplate, Sample, TokenModel, TokenSession
+from hermes_agent.tokens import ChatTemplate, Sample, TokenModel
 from hermes_agent.tokens.samplers import LogprobsMode, exact_at, with_one_stop
 from hermes_atropos.config import SandboxEnvConfig
 from hermes_exec import ConfigError, ErrorCause
@@ -301,7 +301,9 @@ class _ChatSession:
         self._messages: Sequence[Message] = ()
         self._wanted: dict[str, Any] = {}
         self._answer = Completion("")
-        self._session = TokenSession(self, template, tools, parser=self._parse_answer, context_tokens=context_tokens)
+        self._session = TokenModel(self, template, parser=self._parse_answer, context_tokens=context_tokens).session(
+            tools
+        )
 
     async def complete(self, messages: Sequence[Message], **sampling: Any) -> Completion:
         """See `ModelSession.complete`."""
