@@ -68,7 +68,7 @@ if TYPE_CHECKING:
         Usage,
     )
     from hermes_exec.slot.files import Files
-    from hermes_exec.slot.network import Connection, Forward
+    from hermes_exec.slot.network import Connection, ExposedPort, Forward, SlotListener
     from hermes_exec.slot.process import Process
     from hermes_exec.slot.session import Session
     from hermes_exec.slot.slot import Slot
@@ -87,6 +87,7 @@ __all__ = [
     "DockerConfig",
     "ErrorCause",
     "ExecError",
+    "ExposedPort",
     "FileStat",
     "FileWritten",
     "Files",
@@ -129,6 +130,7 @@ __all__ = [
     "Session",
     "Slot",
     "SlotClosed",
+    "SlotListener",
     "TreeCopied",
     "Usage",
     "config_type",

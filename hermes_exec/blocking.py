@@ -155,6 +155,7 @@ class SlotListener(SyncFacade[network.SlotListener]):
     """Blocking form of `hermes_exec.slot.network.SlotListener`."""
 
     path = FacadeMember[network.SlotListener, str](lambda facade: facade.wrapped.path)
+    port = FacadeMember[network.SlotListener, int](lambda facade: facade.wrapped.port)
     accept = wraps(network.SlotListener.accept, Connection)
 
 
@@ -221,6 +222,7 @@ class Slot(SyncFacade[slot.Slot]):
 
     forward = context(slot.Slot.forward, lambda forward, _: forward)
     listen = context(slot.Slot.listen, SlotListener)
+    expose = context(slot.Slot.expose, lambda exposed, _: exposed)
 
 
 class Events(SyncFacade[events.Events], Iterator[PoolEvent]):

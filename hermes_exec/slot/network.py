@@ -1,5 +1,5 @@
 """Connections into and out of a slot over the channel: to a TCP port in the slot, from a local listener, and from a
-socket in the slot.
+socket or port in the slot.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import anyio
 from anyio.abc import ByteStream, Listener, SocketAttribute, SocketStream
 
 from hermes_exec.aio.tasks import DetachedTaskGroup, ShieldedTask
-from hermes_exec.channel import Conversation, RemoteError
+from hermes_exec.channel import Conversation, Event, RemoteError
 from hermes_exec.checks import is_integer, validate_wait
-from hermes_exec.errors import ConfigError, ExecError
+from hermes_exec.errors import ConfigError, ExecError, ProtocolError
 from hermes_exec.slot.command import validate_path
 from hermes_exec.slot.receiver import Receiver
 from hermes_exec.slot.scope import TRANSPORT_ERRORS, SlotScope
@@ -27,6 +27,9 @@ from hermes_exec.slot.scope import TRANSPORT_ERRORS, SlotScope
 logger = logging.getLogger(__name__)
 CONNECT_S = 30.0
 LONGEST_HOST = 256
+LOOPBACK = "127.0.0.1"
+MAX_EXPOSED_CONNECTIONS = 256
+"""Connections of one `ExposedPort` at once. More wait: a slot may open as many as it likes."""
 
 
 def validate_port(port: int, *, least: int = 1) -> int:
@@ -51,7 +54,7 @@ async def connect(scope: SlotScope, port: int, host: str, wait_s: float) -> Conn
     params = {"host": validate_host(host), "port": validate_port(port), "wait_s": validate_wait(wait_s)}
     address, within_s = f"{host}:{port}", wait_s + CONNECT_S
     try:
-        connected = await _begin(scope, "net.connect", params, address, within_s)
+        connected, _ = await _begin(scope, "net.connect", params, address, within_s)
     except ConnectionRefusedError as error:
         if not wait_s:
             raise
@@ -73,15 +76,18 @@ async def wait_for_port(scope: SlotScope, port: int, timeout_s: float, host: str
 
 async def _begin(
     scope: SlotScope, method: str, params: Mapping[str, object], address: str, within_s: float = inf
-) -> Conversation | None:
-    """Begin a conversation and return it after its first event. Return None if that takes longer than `within_s`."""
+) -> tuple[Conversation | None, Mapping[str, object]]:
+    """Begin a conversation and return it with its first event. Return None if that takes longer than `within_s`."""
     scope.check()
     conversation: Conversation | None = None
+    event: Mapping[str, object] = {}
     begun = False
     try:
         conversation = scope.channel.begin(method, {"slot": scope.slot, **params}, 1 << 18)
         with scope.cancel_scope(anyio.current_time() + within_s):
-            await conversation.receive()
+            item = await conversation.receive()
+            if isinstance(item, Event):
+                event = item.event
             if conversation.answered:
                 await conversation.response()
             begun = True
@@ -90,30 +96,47 @@ async def _begin(
     finally:
         if conversation is not None and not begun:
             await scope.channel.finish(conversation)
-    return conversation if begun else None
+    return (conversation if begun else None), event
 
 
 class SlotListener:
-    """A UNIX socket at `path` inside a slot; `accept` returns each connection on the driver's side.
+    """A UNIX socket or a TCP port inside a slot; `accept` returns each connection on the driver's side.
 
-    Use it as an async context manager. Only the slot's own user can connect. It stops with the slot; accepted
-    connections stay open when it stops.
+    Use it as an async context manager. It stops with the slot; accepted connections stay open when it stops. `path` is
+    the path of the UNIX socket ("" for a port), to which only the slot's own user can connect. `port` is the TCP port
+    on 127.0.0.1 (0 for a path). Nothing in the slot holds it: it listens until it is left, and is free again then.
     """
 
-    def __init__(self, scope: SlotScope, path: str | PathLike[str]) -> None:
-        self.path = os.fspath(path)
-        self._scope, self._where = scope, validate_path(path, "path")
+    def __init__(self, scope: SlotScope, path: str | PathLike[str] | None, port: int | None) -> None:
+        if (path is None) == (port is None):
+            raise ConfigError("listen takes either a path or a port")
+        self.path = "" if path is None else os.fspath(path)
+        self.port = 0 if port is None else validate_port(port, least=0)
+        self._scope, self._where = scope, None if path is None else validate_path(path, "path")
+        self._requested_port = self.port
         self._conversation: Conversation | None = None
 
+    @property
+    def _address(self) -> str:
+        return self.path or f"{LOOPBACK}:{self.port}"
+
     async def __aenter__(self) -> Self:
-        self._conversation = await _begin(self._scope, "net.listen", {"path": self._where}, self.path)
+        params: dict[str, object] = {"path": self._where}
+        if self._where is None:
+            params = {"host": LOOPBACK, "port": self._requested_port}
+        self._conversation, event = await _begin(self._scope, "net.listen", params, self._address)
+        if self._where is None:
+            try:
+                self.port = _port_of(event)
+            except ProtocolError as error:
+                await self._scope.fail(error)
         return self
 
     async def accept(self) -> Connection:
         """Return the next connection, as a byte stream. Raises ConnectionAbortedError once the listener has stopped."""
         if self._conversation is None:
-            raise ConnectionAbortedError(f"{self.path} is not listening: enter it first")
-        accepted = await _begin(self._scope, "net.accept", {"listener": self._conversation.id}, self.path)
+            raise ConnectionAbortedError(f"{self._address} is not listening: enter it first")
+        accepted, _ = await _begin(self._scope, "net.accept", {"listener": self._conversation.id}, self._address)
         assert accepted is not None  # there is no deadline
         return Connection(self._scope, accepted)
 
@@ -124,7 +147,18 @@ class SlotListener:
         if conversation is not None and self._scope.closed is None:
             with anyio.CancelScope(shield=True), suppress(ExecError, OSError):
                 await self._scope.channel.finish(conversation)
-                await self._scope.call("file.remove", {"path": self._where, "recursive": False, "missing_ok": True})
+                if self._where is not None:
+                    params = {"path": self._where, "recursive": False, "missing_ok": True}
+                    await self._scope.call("file.remove", params)
+
+
+def _port_of(event: Mapping[str, object]) -> int:
+    """Return the port in the EVENT `listening` of a TCP port. Raises ProtocolError."""
+    address = event.get("address")
+    port = address.removeprefix(f"{LOOPBACK}:") if isinstance(address, str) else ""
+    if not (port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65535):
+        raise ProtocolError(f"a listener in the slot has the address {address!r:.100}")
+    return int(port)
 
 
 class Connection(Receiver, ByteStream):
@@ -208,6 +242,69 @@ class Forward:
                     tasks.start_soon(_pump, inside, client)
             finally:
                 await inside.aclose()
+
+
+class ExposedPort:
+    """A TCP port on a slot's loopback that connects each client to a service in the driver's network.
+
+    Use it as an async context manager; it listens on `port`, and stops with the slot. A client is disconnected if the
+    service does not accept it within 30 s. 256 clients are connected at once; others wait.
+    """
+
+    def __init__(self, scope: SlotScope, host: str, port: int, slot_port: int) -> None:
+        self._scope, self._host, self._remote = scope, validate_host(host), validate_port(port)
+        self._listener = SlotListener(scope, None, slot_port)
+        self._background: DetachedTaskGroup | None = None
+        self._room = anyio.Semaphore(MAX_EXPOSED_CONNECTIONS)
+
+    @property
+    def port(self) -> int:
+        """The port in the slot."""
+        return self._listener.port
+
+    async def __aenter__(self) -> Self:
+        await self._listener.__aenter__()
+        try:
+            self._background = DetachedTaskGroup()
+            tasks = await self._background.start()
+            tasks.start_soon(self._accept)
+            self._scope.on_close(self, self._background.cancel)
+        except BaseException:
+            await self.__aexit__(None, None, None)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._scope.forget(self)
+        if self._background is not None:
+            await self._background.end()
+        await self._listener.__aexit__(None, None, None)
+
+    async def _accept(self) -> None:
+        assert self._background is not None
+        while True:
+            await self._room.acquire()
+            try:
+                client = await self._listener.accept()
+            except (OSError, ExecError) as error:
+                logger.debug("port %d of a slot accepts no more: %s", self.port, error)
+                return
+            self._background.tasks.start_soon(self._carry, client)
+
+    async def _carry(self, client: Connection) -> None:
+        try:
+            async with client:
+                with anyio.fail_after(CONNECT_S):
+                    service = await anyio.connect_tcp(self._host, self._remote)
+                async with service, anyio.create_task_group() as tasks:
+                    tasks.start_soon(_pump, client, service)
+                    tasks.start_soon(_pump, service, client)
+        except (OSError, ExecError) as error:
+            logger.debug("the service %s:%d: %s", self._host, self._remote, error)
+        finally:
+            self._room.release()
 
 
 async def _serve(listener: Listener[SocketStream], carry: Callable[[SocketStream], Awaitable[None]]) -> None:

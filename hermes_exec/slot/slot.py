@@ -18,7 +18,7 @@ from hermes_exec.slot.answers import items, process_info, receipt
 from hermes_exec.slot.command import DEFAULT_OUTPUT_BYTES, DEFAULT_TIMEOUT_S, Command, Environment, command_params
 from hermes_exec.slot.disk import TRIAL, check_disk
 from hermes_exec.slot.files import Files
-from hermes_exec.slot.network import Connection, Forward, SlotListener, connect, wait_for_port
+from hermes_exec.slot.network import Connection, ExposedPort, Forward, SlotListener, connect, wait_for_port
 from hermes_exec.slot.process import Process, start
 from hermes_exec.slot.run import OnOutput, Stdin, execute, first_exception
 from hermes_exec.slot.scope import DISK_S, SlotScope
@@ -340,16 +340,43 @@ class Slot:
         """
         return Forward(self._scope, port, local_port, host, wait_s)
 
-    def listen(self, path: str | PathLike[str]) -> SlotListener:
-        """Return an async context manager that listens on a UNIX socket at `path` inside the slot.
+    def listen(
+        self, path: str | PathLike[str] | None = None, *, port: int | None = None, shared_loopback: bool = False
+    ) -> SlotListener:
+        """Return an async context manager that listens inside the slot, on a UNIX socket or on a TCP port.
 
-        Only the slot's own user can connect. Its `accept` returns each connection as a byte stream.
+        Its `accept` returns each connection as a byte stream. It needs no network.
+
+        Args:
+            path: Path of a UNIX socket. Only the slot's own user can connect.
+            port: Port on the slot's 127.0.0.1 instead; 0 selects a free one, which is then in `.port`.
+            shared_loopback: Whether others may reach the port where `own_loopback` is False.
 
         Raises:
-            ConfigError: If the path is empty.
-            OSError: On entering, if the path exists, is too long (103 bytes), and so on.
+            ConfigError: If there is not exactly one of path and port, or without `shared_loopback` if others share the
+                loopback.
+            OSError: On entering, if the path exists or is too long (103 bytes), the port is in use, and so on.
         """
-        return SlotListener(self._scope, path)
+        if port is not None:
+            self._check_loopback(shared_loopback)
+        return SlotListener(self._scope, path, port)
+
+    def expose(self, host: str, port: int, slot_port: int = 0, *, shared_loopback: bool = False) -> ExposedPort:
+        """Return an async context manager that forwards a port on the slot's 127.0.0.1 to a service of the driver's
+        network.
+
+        `slot_port` 0 selects a free port, which is then in `.port`. It needs no network in the slot. `shared_loopback`
+        and errors are as with `listen`.
+        """
+        self._check_loopback(shared_loopback)
+        return ExposedPort(self._scope, host, port, slot_port)
+
+    def _check_loopback(self, shared: bool) -> None:
+        if not (shared or self.own_loopback):
+            raise ConfigError(
+                "other slots or programs reach ports on this slot's loopback: use network=False where slots have the "
+                "level namespaces, one slot for each container, or shared_loopback=True with a key that clients send"
+            )
 
     async def kill_all(self) -> KillReceipt:
         """End every process of the slot and return a receipt; files stay. Remaining processes quarantine the slot."""

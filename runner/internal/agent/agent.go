@@ -112,6 +112,10 @@ func (a *agent) handle(ctx context.Context, op string, m *ipc.Message) (any, []i
 		return a.tenants.MeasureOpenFiles(), nil, nil
 	case ipc.OpConnect:
 		return answerWithFDs(m, func(c ipc.Connect) (any, []int, error) { return descriptorReply(pipe.Dial(ctx, c)) })
+	case ipc.OpListenTCP:
+		return answerWithFDs(m, func(l ipc.ListenTCP) (any, []int, error) {
+			return descriptorReply(pipe.ListenTCP(ctx, l))
+		})
 	}
 	return nil, nil, &ipc.Error{Kind: "bad_request", Message: "unknown operation " + strconv.Quote(op)}
 }

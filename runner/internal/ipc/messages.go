@@ -14,6 +14,7 @@ const (
 	OpRemovedFiles = "held"      // struct{} → diskspace.Usage; removed files that processes of the slot have open
 	OpConnect      = "connect"   // Connect → struct{}; fds out: the connected socket
 	OpListen       = "listen"    // Listen → struct{}; fds out: the listening socket
+	OpListenTCP    = "listenTCP" // ListenTCP → struct{}; fds out: the listening socket
 	OpFile         = "file"      // FileOp → its result; fds in: the end of a pipe if the method moves data
 	OpSpill        = "spill"     // Spill → Spilled; fds out: the open file
 
@@ -174,6 +175,12 @@ type Connect struct {
 // its user alone.
 type Listen struct {
 	Path Bytes `json:"path"`
+}
+
+// ListenTCP makes a TCP socket in the slot's network. Port 0 takes a free one.
+type ListenTCP struct {
+	Host string `json:"host"` // an IP address
+	Port int    `json:"port"`
 }
 
 // Spill opens a new file for the whole output of a command, owned by the slot.

@@ -30,7 +30,7 @@ func Dial(ctx context.Context, c ipc.Connect) (int, error) {
 		conn, err := dial(ctx, c)
 		if err == nil {
 			defer conn.Close()
-			return descriptor(conn)
+			return descriptor(conn.(syscall.Conn))
 		}
 		left := time.Until(end)
 		if !errors.Is(err, syscall.ECONNREFUSED) || left <= 0 {
@@ -67,13 +67,9 @@ func dialError(err error) *ipc.Error {
 	return e
 }
 
-// descriptor returns a copy of the connection's descriptor.
-func descriptor(conn net.Conn) (int, error) {
-	tcp, ok := conn.(*net.TCPConn)
-	if !ok {
-		return -1, &ipc.Error{Kind: "internal", Message: "not a TCP connection"}
-	}
-	raw, err := tcp.SyscallConn()
+// descriptor returns a copy of a socket's descriptor.
+func descriptor(socket syscall.Conn) (int, error) {
+	raw, err := socket.SyscallConn()
 	if err != nil {
 		return -1, err
 	}

@@ -1,7 +1,11 @@
 package pipe
 
 import (
+	"context"
+	"errors"
+	"net"
 	"os"
+	"strconv"
 	"syscall"
 
 	"hermes-exec/runner/internal/ipc"
@@ -18,6 +22,23 @@ func Listen(l ipc.Listen) (int, error) {
 		return -1, ipc.OSError("listen", string(l.Path), err)
 	}
 	return fd, nil
+}
+
+// ListenTCP makes a TCP socket in the slot's network and returns the descriptor. The address is free
+// again once all copies of the descriptor are closed, whatever its connections do (SO_REUSEADDR).
+func ListenTCP(ctx context.Context, l ipc.ListenTCP) (int, error) {
+	var config net.ListenConfig
+	config.SetMultipathTCP(false) // Go's default costs time, and the loopback has one path
+	socket, err := config.Listen(ctx, "tcp", net.JoinHostPort(l.Host, strconv.Itoa(l.Port)))
+	if err != nil {
+		var errno syscall.Errno
+		if errors.As(err, &errno) { // the caller adds the address
+			err = errno
+		}
+		return -1, err
+	}
+	defer socket.Close()
+	return descriptor(socket.(*net.TCPListener))
 }
 
 func listen(path string) (int, error) {

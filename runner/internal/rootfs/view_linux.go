@@ -33,6 +33,7 @@ func (v View) Enter() (lastPID *os.File, err error) {
 		if err := StartLoopback(); err != nil {
 			return nil, fmt.Errorf("loopback: %w", err)
 		}
+		allowLowPorts()
 	}
 	if err := v.enterDisk(); err != nil {
 		return nil, err
@@ -362,6 +363,12 @@ func (v View) ownNames() error {
 
 func isInside(path, dir string) bool {
 	return path == dir || len(path) > len(dir) && path[:len(dir)] == dir && path[len(dir)] == '/'
+}
+
+// allowLowPorts lets every user listen on all ports of this process's own network namespace, as in a
+// container of Docker. Where /proc/sys is read-only, capabilities decide.
+func allowLowPorts() {
+	_ = os.WriteFile("/proc/sys/net/ipv4/ip_unprivileged_port_start", []byte("0"), 0)
 }
 
 // StartLoopback sets up the loopback interface of a network namespace.

@@ -52,7 +52,7 @@ func (s *Server) netConnect(c *channel.Conversation, params json.RawMessage) (an
 	if err != nil {
 		return nil, err
 	}
-	return nil, s.carry(ctx, c, peer)
+	return nil, s.carry(ctx, c, peer, "")
 }
 
 // peer is the other end of a connection in a slot.
@@ -61,9 +61,16 @@ type peer interface {
 	CloseWrite() error
 }
 
+// connected is an EVENT of net.connect and net.accept.
+type connected struct {
+	Event string `json:"event"`
+	Local string `json:"local,omitempty"` // the address that a TCP client in the slot used
+}
+
 // carry relays between a connection and a conversation until both directions have ended. After a
-// cancel of the driver, data that it sent before still arrives.
-func (s *Server) carry(ctx context.Context, c *channel.Conversation, peer peer) error {
+// cancel of the driver, data that it sent before still arrives. local is the address that a client
+// in the slot used, if any.
+func (s *Server) carry(ctx context.Context, c *channel.Conversation, peer peer, local string) error {
 	defer peer.Close()
 	defer context.AfterFunc(ctx, func() {
 		c.FinishInput()
@@ -71,7 +78,11 @@ func (s *Server) carry(ctx context.Context, c *channel.Conversation, peer peer) 
 		_ = peer.SetReadDeadline(now)
 		_ = peer.SetWriteDeadline(now.Add(flushTimeout))
 	})()
-	c.Event([]byte(`{"event":"connected"}`), false)
+	event, err := json.Marshal(connected{Event: "connected", Local: local})
+	if err != nil {
+		return err
+	}
+	c.Event(event, false)
 	received := make(chan struct{})
 	go func() {
 		defer close(received)
@@ -86,7 +97,7 @@ func (s *Server) carry(ctx context.Context, c *channel.Conversation, peer peer) 
 		}
 		_ = peer.CloseWrite()
 	}()
-	err := relay(c, peer)
+	err = relay(c, peer)
 	c.SendEnd(0)
 	<-received
 	if ctx.Err() != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net"
+	"net/netip"
 	"path/filepath"
 	"time"
 
@@ -17,25 +18,45 @@ const acceptPause = 50 * time.Millisecond
 
 var errNotListening = &wire.Error{Kind: "os", Errno: "ECONNABORTED", Message: "the listener has ended"}
 
-// listener is a UNIX socket of a slot whose connections go to net.accept.
+// listener is a socket of a slot whose connections go to net.accept.
 type listener struct {
 	slot     string
-	accepted chan *net.UnixConn
+	accepted chan peer
 	done     <-chan struct{}
 }
 
-// netListen makes a UNIX socket in the slot. It listens until its conversation is cancelled or the
-// slot ends. It accepts one connection more than net.accept took; the kernel holds the others.
-func (s *Server) netListen(c *channel.Conversation, params json.RawMessage) (any, error) {
-	var p struct {
-		Slot string    `json:"slot"`
-		Path ipc.Bytes `json:"path"`
+// listenParams are the parameters of net.listen: Path, or Host and Port.
+type listenParams struct {
+	Slot string    `json:"slot"`
+	Path ipc.Bytes `json:"path"`
+	Host string    `json:"host"`
+	Port *int      `json:"port"`
+}
+
+// request returns the agent's operation and its parameters.
+func (p listenParams) request() (op string, in any, err error) {
+	if p.Port == nil {
+		if !filepath.IsAbs(string(p.Path)) {
+			return "", nil, channel.BadRequest("the path of a socket %q is not absolute", p.Path)
+		}
+		return ipc.OpListen, ipc.Listen{Path: p.Path}, nil
 	}
+	if _, err := netip.ParseAddr(p.Host); err != nil || p.Path != "" || *p.Port < 0 || *p.Port > 65535 {
+		return "", nil, channel.BadRequest("path %q, host %q and port %d are no address", p.Path, p.Host, *p.Port)
+	}
+	return ipc.OpListenTCP, ipc.ListenTCP{Host: p.Host, Port: *p.Port}, nil
+}
+
+// netListen makes a socket in the slot. It listens until its conversation is cancelled or the slot
+// ends. It accepts one connection more than net.accept took; the kernel holds the others.
+func (s *Server) netListen(c *channel.Conversation, params json.RawMessage) (any, error) {
+	var p listenParams
 	if err := channel.Decode(params, &p); err != nil {
 		return nil, err
 	}
-	if !filepath.IsAbs(string(p.Path)) {
-		return nil, channel.BadRequest("the path of a socket %q is not absolute", p.Path)
+	op, in, err := p.request()
+	if err != nil {
+		return nil, err
 	}
 	scope, err := s.exec.Scope(c.Ctx, p.Slot)
 	if err != nil {
@@ -43,25 +64,42 @@ func (s *Server) netListen(c *channel.Conversation, params json.RawMessage) (any
 	}
 	ctx, leave := scope.Join(c.Ctx)
 	defer leave()
-	socket, err := openSocket[*net.UnixListener](ctx, scope.Agent, ipc.OpListen, ipc.Listen{Path: p.Path},
-		net.FileListener)
+	socket, err := openSocket[net.Listener](ctx, scope.Agent, op, in, net.FileListener)
 	if err != nil {
 		return nil, err
 	}
-	socket.SetUnlinkOnClose(false) // the path belongs to the slot's view
+	defer socket.Close() // before the answer: the address is free then
 	defer context.AfterFunc(ctx, func() { _ = socket.Close() })()
-	l := &listener{slot: p.Slot, accepted: make(chan *net.UnixConn), done: ctx.Done()}
+	l := &listener{slot: p.Slot, accepted: make(chan peer), done: ctx.Done()}
 	s.listeners.Store(c.ID, l)
 	defer s.listeners.Delete(c.ID)
-	c.Event([]byte(`{"event":"listening"}`), false)
+	event, err := json.Marshal(listening{Event: "listening", Address: tcpAddress(socket.Addr())})
+	if err != nil {
+		return nil, err
+	}
+	c.Event(event, false)
 	l.serve(ctx, socket)
 	return nil, context.Cause(ctx)
 }
 
+// listening is an EVENT of net.listen.
+type listening struct {
+	Event   string `json:"event"`
+	Address string `json:"address,omitempty"` // of TCP
+}
+
+// tcpAddress returns address and port of a TCP socket, "" for others.
+func tcpAddress(address net.Addr) string {
+	if _, ok := address.(*net.TCPAddr); !ok {
+		return ""
+	}
+	return address.String()
+}
+
 // serve accepts until ctx ends.
-func (l *listener) serve(ctx context.Context, socket *net.UnixListener) {
+func (l *listener) serve(ctx context.Context, socket net.Listener) {
 	for ctx.Err() == nil {
-		peer, err := socket.AcceptUnix()
+		accepted, err := socket.Accept()
 		if err != nil {
 			select {
 			case <-ctx.Done():
@@ -70,9 +108,9 @@ func (l *listener) serve(ctx context.Context, socket *net.UnixListener) {
 			continue
 		}
 		select {
-		case l.accepted <- peer:
+		case l.accepted <- accepted.(peer):
 		case <-ctx.Done():
-			_ = peer.Close()
+			_ = accepted.Close()
 		}
 	}
 }
@@ -99,7 +137,7 @@ func (s *Server) netAccept(c *channel.Conversation, params json.RawMessage) (any
 	defer leave()
 	select {
 	case peer := <-l.accepted:
-		return nil, s.carry(ctx, c, peer)
+		return nil, s.carry(ctx, c, peer, tcpAddress(peer.LocalAddr()))
 	case <-l.done:
 		return nil, errNotListening
 	case <-ctx.Done():

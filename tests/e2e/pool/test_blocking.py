@@ -160,6 +160,15 @@ def test_a_socket_in_the_slot() -> None:
         assert asked.wait(30).ok
 
 
+def test_a_port_in_the_slot() -> None:
+    with SandboxPool("local", network=False) as pool, pool.slot() as slot, slot.listen(port=0) as service:
+        with slot.connect(service.port) as client, service.accept() as connection:
+            client.send(b"hello")
+            assert connection.receive() == b"hello"
+        with slot.expose("127.0.0.1", 1, slot_port=8099) as exposed:
+            assert exposed.port == 8099
+
+
 @pytest.mark.anyio
 @pytest.mark.loops
 async def test_plain_with_inside_an_event_loop_names_async_with() -> None:
