@@ -27,7 +27,7 @@ class TurnNode:
         key: The key of all messages of the request and the answer.
     """
 
-    parent: Self | None
+    parent: Self | None = field(repr=False)
     completion: Completion
     request_key: Key
     size: int

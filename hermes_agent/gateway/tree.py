@@ -1,29 +1,156 @@
-"""The tree of what a gateway sampled: each node is one answer, and continues the conversation of its parent."""
+"""The tree of what a gateway sampled, and the sequences of token ids in it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from bisect import insort
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from hermes_agent.messages import Completion, Message
+from hermes_agent.messages import Message, TurnTokens, assistant_message, calls_of, message_text
+from hermes_agent.tokens.sequence import NO_LOGPROB, NOT_SAMPLED
+from hermes_agent.turn_tree import TurnNode
 
 
 @dataclass(eq=False)
-class Node:
-    """One request and its answer.
+class Node(TurnNode):
+    """One request of a harness and its answer.
 
     Attributes:
-        number: Its place in the order in which requests arrived, from 0.
-        parent: The node whose conversation and answer the request repeats. None: the request begins a root.
-        messages: The messages of the request after those that it repeats.
-        completion: The answer. None: it is not sampled yet, or failed.
-        delivered: Whether the client got the answer.
+        number: Its place in the order in which requests arrived.
+        model: The name of the model that the request asked for.
+        messages: The messages of the request after the parent's answer, as the model read them.
+        tools: The function schemas of the request.
         trained: Whether the policy gave the answer. False: a helper did.
+        delivered: Whether the harness got the answer.
     """
 
     number: int
-    parent: Node | None
+    model: str
     messages: tuple[Message, ...]
-    completion: Completion | None = None
-    delivered: bool = False
+    tools: tuple[dict[str, Any], ...]
     trained: bool = True
-    children: list[Node] = field(default_factory=list, repr=False)
+    delivered: bool = False
+
+    @property
+    def conversation(self) -> list[Message]:
+        """The whole conversation, which ends with the answer."""
+        return [part for node in self.path() for part in (*node.messages, assistant_message(node.completion))]
+
+
+class CapturedSequence(NamedTuple):
+    """Parallel lists of tokens, as in a `TokenSequence`, of one conversation from its beginning to its last answer.
+
+    Attributes:
+        ids: The ids in order.
+        mask: Each sampled id at its place, and -100 elsewhere. Ids that an earlier sequence trains are -100 too.
+        logprobs: Natural logarithms at the places of the mask's ids, and 1.0 elsewhere. None: the server returned none
+            in some turn.
+        root: The place of the conversation's first node in `Captured.roots`.
+        continued: Whether a later request repeats the last answer or quotes its text, or there is no later request.
+            False: the harness threw the answer away, as it does with a summary that it did not use.
+        shared: The length of the prefix that an earlier sequence trains.
+    """
+
+    ids: list[int]
+    mask: list[int]
+    logprobs: list[float] | None
+    root: int
+    continued: bool
+    shared: int
+
+
+class Captured:
+    """All answers that a gateway sampled.
+
+    Attributes:
+        nodes: The answers of all models, in the order in which their requests arrived.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+
+    def add(self, node: Node) -> None:
+        """Add an answer."""
+        insort(self.nodes, node, key=lambda each: each.number)
+
+    @property
+    def roots(self) -> list[Node]:
+        """The answers of the policy that began a conversation."""
+        return [node for node in self.nodes if node.trained and node.parent is None]
+
+    @property
+    def main(self) -> list[Node]:
+        """The conversation of the harness: the answers from the first root of the policy to its last delivered answer.
+
+        Empty if no answer was delivered. Work after a compaction of the history is in later roots.
+        """
+        leaves = self._leaves()
+        first = min((leaf.path()[0].number for leaf in leaves), default=None)
+        return next((path for leaf in reversed(leaves) if (path := leaf.path())[0].number == first), [])
+
+    @property
+    def main_share(self) -> float:
+        """The share of the sampled ids of the policy's delivered answers that are in `main`. 1.0 if there are none."""
+        total = sum(len(_tokens(node).ids) for node in self.nodes if node.trained and node.delivered)
+        return sum(len(_tokens(node).ids) for node in self.main) / total if total else 1.0
+
+    def sequences(self) -> list[CapturedSequence]:
+        """Return the conversations of the policy as sequences for a trainer.
+
+        There is one for each delivered answer that no other delivered answer continues, in the order of their roots
+        and then of their last requests. Each sampled id of a delivered answer is in the mask of exactly one sequence,
+        after the ids of the prompt from which it was sampled.
+
+        Raises:
+            ValueError: If the policy returns no token ids.
+        """
+        places = {root: place for place, root in enumerate(self.roots)}
+        paths = sorted((leaf.path() for leaf in self._leaves()), key=lambda path: places[path[0]])
+        trained: set[Node] = set()
+        made = []
+        for path in paths:
+            new = [node for node in path if node not in trained]
+            made.append(_join_path(path[: len(path) - len(new)], new, places[path[0]], self._is_continued(path[-1])))
+            trained.update(new)
+        return made
+
+    def _leaves(self) -> list[Node]:
+        delivered = [node for node in self.nodes if node.trained and node.delivered]
+        continued = {node.parent for node in delivered}
+        return [node for node in delivered if node not in continued]
+
+    def _is_continued(self, leaf: Node) -> bool:
+        later = [node for node in self.nodes if node.trained and node.number > leaf.number]
+        turn = assistant_message(leaf.completion)
+        return not later or any(_repeats(turn, message) for node in later for message in node.messages)
+
+
+def _tokens(node: Node) -> TurnTokens:
+    if node.completion.tokens is None:
+        raise ValueError("the model returns no token ids: use a TokenModel to train on what was sampled")
+    return node.completion.tokens
+
+
+def _join_path(before: Sequence[Node], new: Sequence[Node], root: int, continued: bool) -> CapturedSequence:
+    ids = [number for node in before for part in (_tokens(node).added, _tokens(node).ids) for number in part]
+    shared = len(ids)
+    mask, logprobs = [NOT_SAMPLED] * shared, [NO_LOGPROB] * shared
+    for turn in map(_tokens, new):
+        ids += [*turn.added, *turn.ids]
+        mask += [*[NOT_SAMPLED] * len(turn.added), *turn.ids]
+        logprobs += [*[NO_LOGPROB] * len(turn.added), *(turn.logprobs or ())]
+    complete = all(_tokens(node).logprobs is not None for node in new)
+    return CapturedSequence(ids, mask, logprobs if complete else None, root, continued, shared)
+
+
+def _repeats(turn: Message, message: Message) -> bool:
+    """Return whether a message of a request is an assistant turn, or quotes its text."""
+    text = message_text(turn).strip()
+    if text:
+        return text in message_text(message)
+    return message.get("role") == "assistant" and _calls(turn) == _calls(message) != []
+
+
+def _calls(message: Message) -> list[tuple[str, str]]:
+    return [(call.name, call.arguments) for call in calls_of(message)]

@@ -1,0 +1,354 @@
+"""Answers the model calls of a harness from a model, and keeps each sampled answer in a tree."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import anyio
+from anyio.abc import TaskGroup
+
+from hermes_agent.errors import ContextExceeded, ModelError, RequestRefused
+from hermes_agent.gateway.budgets import Budgets
+from hermes_agent.gateway.message_order import arrange_messages, with_call_ids
+from hermes_agent.gateway.options import Gateway
+from hermes_agent.gateway.request import Answer, ChatRequest, GatewayError
+from hermes_agent.gateway.tree import Captured, Node
+from hermes_agent.messages import Completion, Message, TokenUsage, calls_of, validate_completion
+from hermes_agent.models.base import Model, SessionModel
+from hermes_agent.tokens.session import TokenModel
+from hermes_agent.turn_tree import Key, TurnIndex, conversation_keys, tools_key
+from hermes_exec.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+_ROOTS_WARNING = 16
+"""More conversations than this are worth a warning: a harness that changes its tools or system message in each request
+begins one each time, and nothing is trained with its history.
+"""
+
+
+class _Route(NamedTuple):
+    """The model behind a name. `key` tells models apart."""
+
+    model: Model | TokenModel
+    key: str
+    trained: bool
+
+
+class _Conversation(NamedTuple):
+    """A request in the form in which it is compared and sampled. `identity` is equal for equal requests."""
+
+    request: ChatRequest
+    route: _Route
+    messages: list[Message]
+    keys: list[Key]
+    identity: tuple[object, ...]
+
+
+@dataclass(eq=False)
+class _Sample:
+    """An answer that is or was sampled.
+
+    `is_root`: the request begins a conversation of the policy. `waiting` counts the clients that wait for the answer or
+    are being sent it. `continued`: a later request repeats it.
+    """
+
+    number: int
+    identity: tuple[object, ...]
+    idempotency_key: str | None
+    is_root: bool
+    done: anyio.Event = field(default_factory=anyio.Event)
+    waiting: int = 0
+    continued: bool = False
+    answer: Answer | None = None
+    error: GatewayError | None = None
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether no client got the answer, and none waits for it."""
+        return not self.waiting and (self.answer is None or not self.answer.node.delivered)
+
+
+class Capture:
+    """Answers requests from a model. Use it in `async with`: answers are sampled in its task group, so a sample goes on
+    when its client disconnects, and ends with the block.
+
+    Args:
+        model: The policy.
+        options: Budgets, sampling parameters and further models.
+
+    Attributes:
+        captured: The answers.
+
+    Raises:
+        ConfigError: If a model is neither a `Model` nor a `TokenModel`, or the policy is not among `Gateway.models`.
+    """
+
+    def __init__(self, model: Model | SessionModel, options: Gateway = Gateway()) -> None:  # noqa: B008 - it is frozen
+        self.captured = Captured()
+        self._options = options
+        self._routes = _make_routes(model, options)
+        self._budgets = Budgets(options)
+        self._index: TurnIndex[Node] = TurnIndex()
+        self._samples: defaultdict[tuple[object, ...], list[_Sample]] = defaultdict(list)
+        self._by_idempotency_key: dict[str, _Sample] = {}
+        self._by_node: dict[Node, _Sample] = {}
+        self._failures: dict[tuple[object, ...], Exception] = {}
+        self._count = 0
+        self._latest_error: GatewayError | None = None
+        self._tasks: TaskGroup | None = None
+        self._warned: set[str] = set()
+
+    async def __aenter__(self) -> Self:
+        self._tasks = await anyio.create_task_group().__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        tasks, self._tasks = self._tasks, None
+        assert tasks is not None
+        tasks.cancel_scope.cancel()
+        return await tasks.__aexit__(kind, error, trace)
+
+    @property
+    def usage(self) -> TokenUsage:
+        """The tokens of all answers of all models."""
+        return self._budgets.usage
+
+    @property
+    def exhausted(self) -> str:
+        """The name of the budget that refused a request first, such as `max_requests`. Empty: none did."""
+        return self._budgets.exhausted
+
+    @property
+    def failure(self) -> Exception | None:
+        """The first failure of a model after which no equal request got an answer. None: there is none."""
+        return next(iter(self._failures.values()), None)
+
+    @property
+    def context_exceeded(self) -> bool:
+        """Whether the last request was longer than the context of its model."""
+        return self._latest_error is not None and self._latest_error.code == _CONTEXT
+
+    async def answer(self, request: ChatRequest) -> Answer:
+        """Return the answer to a request. Call `delivered` or `undelivered` with it afterwards.
+
+        A repeated request gets the answer that was sampled for it: if the client marks it as a retry (unless a request
+        has continued the answer), or if no client got the answer. Any other request is a new sample.
+
+        Raises:
+            GatewayError: If the request gets no answer.
+        """
+        conversation = self._read(request)
+        sample = self._find_sample(conversation) or self._begin(conversation)
+        sample.waiting += 1
+        try:
+            await sample.done.wait()
+            if sample.error is not None:
+                raise sample.error
+            assert sample.answer is not None
+        except BaseException:
+            sample.waiting -= 1
+            raise
+        return sample.answer
+
+    def delivered(self, answer: Answer) -> None:
+        """Record that the client got an answer."""
+        self._by_node[answer.node].waiting -= 1
+        answer.node.delivered = True
+
+    def undelivered(self, answer: Answer) -> None:
+        """Record that the client was gone before the end of an answer. The next equal request gets it."""
+        self._by_node[answer.node].waiting -= 1
+
+    def _read(self, request: ChatRequest) -> _Conversation:
+        route = self._routes.get(request.model) or self._routes.get("*")
+        if route is None:
+            raise GatewayError(404, f"there is no model {request.model!r:.100}", "model_not_found")
+        messages = arrange_messages(request.messages)
+        keys = conversation_keys(messages, tools_key(route.key, request.tools))
+        sampling = json.dumps(request.sampling, sort_keys=True, default=str)
+        return _Conversation(request, route, messages, keys, (keys[-1], request.model, request.max_tokens, sampling))
+
+    def _find_sample(self, conversation: _Conversation) -> _Sample | None:
+        """Return the sample that answers a repeated request."""
+        samples = [sample for sample in self._samples.get(conversation.identity, ()) if not sample.continued]
+        for sample in samples:
+            if sample.abandoned:
+                return sample
+        request = conversation.request
+        if request.idempotency_key is not None:
+            known = self._by_idempotency_key.get(request.idempotency_key)
+            if known in samples:
+                return known
+        return samples[-1] if samples and request.retry_count > 0 else None
+
+    def _begin(self, conversation: _Conversation) -> _Sample:
+        """Begin to sample the answer to a request."""
+        if self._tasks is None:
+            raise GatewayError(503, "the gateway is closed", "closed", kind="server_error")
+        nodes = self._index.find(conversation.keys)
+        parent = max(nodes, key=lambda node: (node.delivered, node.number), default=None)
+        key, is_root = conversation.request.idempotency_key, parent is None and conversation.route.trained
+        sample = _Sample(self._count, conversation.identity, key, is_root)
+        self._budgets.begin(root=sample.is_root)
+        self._count += 1
+        self._latest_error = None
+        if parent is not None:
+            parent.delivered = self._by_node[parent].continued = True
+        self._samples[conversation.identity].append(sample)
+        if key is not None:
+            self._by_idempotency_key[key] = sample
+        if self._budgets.roots > _ROOTS_WARNING:
+            self._warn("roots", "the harness began more than %d conversations", _ROOTS_WARNING)
+        self._tasks.start_soon(self._run, sample, conversation, parent)
+        return sample
+
+    async def _run(self, sample: _Sample, conversation: _Conversation, parent: Node | None) -> None:
+        """Sample an answer. No failure of the model ends the task group."""
+        try:
+            completion = await self._complete(conversation, parent)
+        except Exception as error:  # noqa: BLE001 - a model is code of the caller
+            self._fail(sample, error)
+        except BaseException:
+            self._discard(sample, GatewayError(503, "the gateway is closed", "closed", kind="server_error"))
+            raise
+        else:
+            self._finish(sample, conversation, parent, completion)
+        finally:
+            sample.done.set()
+
+    async def _complete(self, conversation: _Conversation, parent: Node | None) -> Completion:
+        model, request = conversation.route.model, conversation.request
+        parameters = self._sampling(conversation)
+        limits = [request.max_tokens, parameters.pop("max_tokens", None)]
+        if isinstance(model, TokenModel):
+            limits.append(model.context_tokens)
+        reserved = await self._budgets.reserve(min((each for each in limits if each is not None), default=None))
+        usage = None
+        try:
+            if reserved is not None:
+                parameters["max_tokens"] = reserved
+            if isinstance(model, TokenModel):
+                before, new = _continue(parent, conversation.messages)
+                completion = await model.sample_turn(before, new, request.tools, **parameters)
+            else:
+                completion = await model.complete(conversation.messages, request.tools, **parameters)
+            usage = validate_completion(completion).usage
+        finally:
+            self._budgets.settle(reserved, usage)
+        return _with_broken_calls_as_text(completion)
+
+    def _sampling(self, conversation: _Conversation) -> dict[str, Any]:
+        """Return the parameters of a request. The caller's replace those of the harness for the policy."""
+        model, given = conversation.route.model, conversation.request.sampling
+        if not conversation.route.trained:
+            return dict(given)
+        own = {**(model.sampling if isinstance(model, TokenModel) else {}), **self._options.sampling}
+        parameters = {**given, **own}
+        exact_at = getattr(model.sampler, "exact_at", None) if isinstance(model, TokenModel) else None
+        if exact_at is not None and not exact_at(parameters) and exact_at(own):
+            self._warn(
+                "sampling",
+                "the harness asks for %s, at which the log-probabilities of the server do not describe the samples: "
+                "set sampling of the gateway",
+                given,
+            )
+        return parameters
+
+    def _finish(
+        self, sample: _Sample, conversation: _Conversation, parent: Node | None, completion: Completion
+    ) -> None:
+        size = 0 if parent is None else parent.size
+        tools = tuple(conversation.request.tools) if parent is None else parent.tools
+        node = Node(
+            parent,
+            completion,
+            conversation.keys[-1],
+            len(conversation.keys),
+            sample.number,
+            conversation.request.model,
+            tuple(conversation.messages[size:]),
+            tools,
+            conversation.route.trained,
+        )
+        sample.answer = Answer(secrets.token_hex(12), node, completion)
+        self._by_node[node] = sample
+        self._index.add(node)
+        self.captured.add(node)
+        self._failures.pop(conversation.identity, None)
+
+    def _fail(self, sample: _Sample, error: Exception) -> None:
+        if isinstance(error, GatewayError):
+            return self._discard(sample, error)
+        if isinstance(error, ContextExceeded):
+            return self._discard(sample, GatewayError(400, str(error), _CONTEXT))
+        if isinstance(error, RequestRefused):
+            return self._discard(sample, GatewayError(400, str(error), "invalid_request"))
+        logger.warning(
+            "a model failed to answer a request of the harness: %s", error, exc_info=not isinstance(error, ModelError)
+        )
+        self._failures.setdefault(sample.identity, error)
+        text = "the model failed; the log of the driver has the reason"
+        return self._discard(sample, GatewayError(500, text, "model_error", kind="server_error", retry=True))
+
+    def _discard(self, sample: _Sample, error: GatewayError) -> None:
+        """End a sample without an answer. An equal request is a new sample."""
+        sample.error = error
+        self._budgets.undo(root=sample.is_root)
+        self._samples[sample.identity].remove(sample)
+        key = sample.idempotency_key
+        if key is not None and self._by_idempotency_key.get(key) is sample:
+            del self._by_idempotency_key[key]
+        if sample.number == self._count - 1:
+            self._latest_error = error
+
+    def _warn(self, name: str, text: str, *values: object) -> None:
+        if name not in self._warned:
+            self._warned.add(name)
+            logger.warning(text, *values)
+
+
+_CONTEXT = "context_length_exceeded"
+
+
+def _make_routes(policy: Model | SessionModel, options: Gateway) -> dict[str, _Route]:
+    models = {"*": policy} if options.models is None else options.models
+    if not any(model is policy for model in models.values()):
+        raise ConfigError("models of the gateway does not name the policy, so nothing would be captured for training")
+    numbers: dict[int, str] = {}
+    routes = {}
+    for name, model in models.items():
+        if not isinstance(model, (Model, TokenModel)):
+            raise ConfigError(f"a gateway needs a Model or a TokenModel, not {type(model).__name__}")
+        key = numbers.setdefault(id(model), str(len(numbers)))
+        routes[name] = _Route(model, key, model is policy)
+    return routes
+
+
+def _continue(parent: Node | None, messages: Sequence[Message]) -> tuple[list[int], Sequence[Message]]:
+    """Return the ids of the parent's conversation and the messages after it. Results refer to the ids of calls that the
+    model wrote, even if the harness gave the calls other ids.
+    """
+    if parent is None:
+        return [], messages
+    given = [call.id for call in calls_of(messages[parent.size - 1])]
+    ids = dict(zip(given, (call.id for call in parent.completion.tool_calls), strict=True))
+    return parent.prompted_ids(), with_call_ids(messages[parent.size :], ids)
+
+
+def _with_broken_calls_as_text(completion: Completion) -> Completion:
+    """Return the completion as a harness gets it: only well-formed calls are calls."""
+    broken = [call.arguments for call in completion.tool_calls if call.error is not None]
+    if not broken:
+        return completion
+    calls = tuple(call for call in completion.tool_calls if call.error is None)
+    return replace(completion, content="\n".join(filter(None, (completion.content, *broken))), tool_calls=calls)

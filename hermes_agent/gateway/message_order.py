@@ -1,0 +1,81 @@
+"""Brings the messages of a harness into an order that chat templates accept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hermes_agent.messages import Message, content_of, image_parts, message_text
+from hermes_agent.parsers.base import derive_id, valid_id
+
+
+def arrange_messages(messages: Sequence[Message]) -> list[Message]:
+    """Return the same conversation in the form that most chat templates accept.
+
+    System and developer messages at the beginning become one system message; later ones become text of the user.
+    Neighbours of one role are joined by a blank line, except results of tools. Texts in parts become one text, null
+    becomes an empty text. Ids of calls that are not of nine letters and digits are replaced, and results get the names
+    of their calls.
+
+    The messages up to an assistant turn depend on no message after it. So a conversation that goes on after the turn
+    begins with the same messages.
+    """
+    arranged: list[Message] = []
+    calls = _Calls()
+    for each in messages:
+        message = {**each, "role": _find_role(each, arranged)}
+        message["content"] = content_of(message_text(each), image_parts(each))
+        if message["role"] == "assistant":
+            calls.rename(message)
+        elif message["role"] == "tool":
+            calls.connect(message)
+        if arranged and arranged[-1]["role"] == message["role"] != "tool":
+            message = _join(arranged.pop(), message)
+        arranged.append(message)
+    return arranged
+
+
+def with_call_ids(messages: Sequence[Message], ids: dict[str, str]) -> list[Message]:
+    """Return the messages with the ids of these calls replaced in their results."""
+    return [
+        {**message, "tool_call_id": ids[message["tool_call_id"]]} if message.get("tool_call_id") in ids else message
+        for message in messages
+    ]
+
+
+def _find_role(message: Message, before: Sequence[Message]) -> str:
+    role = str(message.get("role"))
+    if role not in ("system", "developer"):
+        return role
+    return "system" if not before or before[-1]["role"] == "system" else "user"
+
+
+def _join(first: Message, second: Message) -> Message:
+    texts = [text for text in (message_text(first), message_text(second)) if text]
+    joined = {**first, **second, "content": content_of("\n\n".join(texts), image_parts(first) + image_parts(second))}
+    calls = [*first.get("tool_calls", ()), *second.get("tool_calls", ())]
+    return {**joined, "tool_calls": calls} if calls else joined
+
+
+class _Calls:
+    """The calls of a conversation, by the ids that the harness gave them."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._by_id: dict[str, tuple[str, str]] = {}
+
+    def rename(self, message: Message) -> None:
+        """Give the calls of an assistant message ids that every template accepts."""
+        renamed = []
+        for call in message.pop("tool_calls", None) or ():
+            number = valid_id(call["id"]) or derive_id("call", self._count)
+            self._by_id[call["id"]] = number, call["function"]["name"]
+            self._count += 1
+            renamed.append({**call, "id": number})
+        if renamed:
+            message["tool_calls"] = renamed
+
+    def connect(self, message: Message) -> None:
+        """Connect a result with its call."""
+        given = str(message.get("tool_call_id", ""))
+        message["tool_call_id"], name = self._by_id.get(given, (valid_id(given) or derive_id("result", given), "tool"))
+        message.setdefault("name", name)
