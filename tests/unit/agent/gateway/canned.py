@@ -56,7 +56,8 @@ class CannedCapture:
             raise
         if isinstance(outcome, GatewayError):
             raise outcome
-        return Answer(f"a{number}", Node(number, None, tuple(request.messages)), outcome)
+        node = Node(None, outcome, b"", 0, number, request.model, tuple(request.messages), tuple(request.tools))
+        return Answer(f"a{number}", node, outcome)
 
     def _next(self) -> Completion | GatewayError | Callable[[], Any]:
         return self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
