@@ -42,7 +42,8 @@ if TYPE_CHECKING:
         SessionModel,
     )
     from hermes_agent.parsers import get_parser, get_renderer
-    from hermes_agent.rollout import Rollout, RolloutResult, Timings
+    from hermes_agent.rollout import Rollout
+    from hermes_agent.rollout_result import RolloutResult, Timings
     from hermes_agent.scoring import CheckFailed, CommandCheck, Scoring, Verdict
 
 __all__ = [
@@ -107,6 +108,7 @@ if not TYPE_CHECKING:
             "loop",
             "scoring",
             "artifacts",
+            "rollout_result",
             "rollout",
         ),
     )

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from hermes_agent.gateway.program import ProgramResult
+from hermes_agent.gateway.tree import Captured
 from hermes_agent.messages import CallState, CompletionUsage, Message, TokenUsage, TurnTokens, message_text
 from hermes_agent.trajectories.sharegpt import ShareGPTTurn, sharegpt
 from hermes_agent.trajectories.sharegpt_reader import export_problem
@@ -126,7 +128,7 @@ class CallCounts(NamedTuple):
 
 @dataclass(frozen=True)
 class Episode:
-    """One finished run of an `AgentLoop`.
+    """One finished run of an `AgentLoop` or of a program.
 
     Attributes:
         messages: The conversation. It starts with the given messages and only grows.
@@ -147,6 +149,9 @@ class Episode:
         model_seconds: The time in completions, with outages of the endpoint.
         tool_seconds: The time in tool calls and their hooks.
         sampling: The sampling parameters of the loop that were not None.
+        captured: All model calls of a program (`Rollout.program`), of which `messages`, `tokens`, `reasoning` and
+            `tools` are the main conversation, while `turns`, `usage` and `completions` count all. None for the loop.
+        program: The end of the program. None for the loop, and if the slot failed.
     """
 
     messages: list[Message]
@@ -166,6 +171,8 @@ class Episode:
     model_seconds: float = 0.0
     tool_seconds: float = 0.0
     sampling: Mapping[str, Any] = field(default_factory=dict)
+    captured: Captured | None = None
+    program: ProgramResult | None = None
 
     @property
     def answer(self) -> str | None:

@@ -14,12 +14,16 @@ from typing import Any, Literal, overload
 
 from hermes_agent.artifacts import Artifacts, CollectedFiles, collect_artifacts
 from hermes_agent.episode import Episode, EpisodeError, Finish
+from hermes_agent.gateway.episode import run_program_episode
+from hermes_agent.gateway.options import Gateway
+from hermes_agent.gateway.program import HarnessProgram, task_text
 from hermes_agent.hooks import Hooks, Turn
 from hermes_agent.loop import AgentLoop
 from hermes_agent.messages import Message, ToolCall
 from hermes_agent.models.base import Model, SessionModel
+from hermes_agent.rollout_result import OnStage, RolloutResult, Stage, Timings
 from hermes_agent.scoring import CheckFailed, Files, Scorer, Scoring, Verdict, is_work_error, put_files, score
-from hermes_exec import KillReceipt, ProfileConfig, SandboxPool, Slot, blocking
+from hermes_exec import ProfileConfig, SandboxPool, Slot, blocking
 from hermes_exec.aio.loop import raise_stray_cancellation
 from hermes_exec.config import nearest
 from hermes_exec.errors import ConfigError, ErrorCause, ExecError
@@ -28,90 +32,6 @@ from hermes_exec.tools import HostTool, Toolbox, ToolOptions
 logger = logging.getLogger(__name__)
 
 Prepare = Callable[[Slot], Awaitable[None]]
-Stage = Literal["queue", "setup", "model", "tools", "check"]
-"""What a rollout does, as in `Timings`."""
-OnStage = Callable[[Stage], None]
-
-
-@dataclass(frozen=True)
-class Timings:
-    """The seconds of a rollout, by what it did.
-
-    Attributes:
-        queue_s: Waiting for a slot, with the start of its sandbox if it needed one.
-        setup_s: Putting the task's files in, and `prepare`.
-        model_s: Completions, with outages of the endpoint.
-        tools_s: Tool calls and their hooks.
-        check_s: Scoring: copying artifacts, ending the model's processes, sealing the work, and the check.
-    """
-
-    queue_s: float = 0.0
-    setup_s: float = 0.0
-    model_s: float = 0.0
-    tools_s: float = 0.0
-    check_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class RolloutResult:
-    """The outcome of a rollout.
-
-    Attributes:
-        episode: The episode. None if it never began.
-        verdict: The score. None if scoring failed, or if the end is no measure of the model.
-        error: The failure that prevented an episode or a score, besides the errors of the episode itself.
-        exception: The same failure as it was raised.
-        cause: The cause of the end.
-        isolation: The isolation level of the slot. Empty: no slot.
-        sandbox: The sandbox of the slot. Empty: no slot.
-        unavailable: Tools of its toolsets that this package does not have.
-        killed: The model's last processes, which scoring ended.
-        seconds: The duration of the rollout.
-        timings: The parts of `seconds`.
-        started: When the rollout began, in UTC. None: it did not.
-        ended: When it ended.
-        collected: The files that were copied out of the slot (`Rollout.collect`).
-    """
-
-    episode: Episode | None
-    verdict: Verdict | None = None
-    error: EpisodeError | None = None
-    exception: Exception | None = None
-    cause: ErrorCause = ErrorCause.INFRA
-    isolation: str = ""
-    sandbox: str = ""
-    unavailable: tuple[str, ...] = ()
-    killed: KillReceipt | None = None
-    seconds: float = 0.0
-    timings: Timings = Timings()
-    started: datetime | None = None
-    ended: datetime | None = None
-    collected: CollectedFiles = field(default_factory=CollectedFiles)
-
-    @property
-    def trainable(self) -> bool:
-        """Whether the score is a measure of the model."""
-        return self.episode is not None and self.episode.trainable and self.error is None
-
-    @property
-    def finish(self) -> str:
-        """The episode's `finish`, or `infra` if something else prevented a score."""
-        return "infra" if self.episode is None or self.error is not None else self.episode.finish
-
-    @property
-    def failure(self) -> EpisodeError | None:
-        """The error that prevents a score: `error`, or the error that ended the episode. None if there is none."""
-        return self.error if self.error is not None or self.episode is None else self.episode.failure
-
-    @property
-    def solved(self) -> bool | None:
-        """Whether the task was solved. None if nothing was scored."""
-        return None if self.verdict is None or not self.trainable else self.verdict.solved
-
-    @property
-    def reward(self) -> float | None:
-        """The reward. None if nothing was scored: never train on it."""
-        return None if self.verdict is None or not self.trainable else self.verdict.reward
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +43,7 @@ class Rollout:
         files: Files that are put into the slot: a path below `slot.workdir` to a text, bytes, or the `pathlib.Path` of
             a file or directory on this host.
         prepare: An async function of the slot that is awaited after the files are there.
-        cwd: The directory to which the terminal moves before the episode.
+        cwd: The directory to which the terminal moves before the episode, or in which `program` starts.
         toolsets: Toolsets of the `Toolbox`.
         tools: Tools of the `Toolbox`.
         tool_options: Options of the `Toolbox`.
@@ -133,10 +53,18 @@ class Rollout:
         profile: Profile of the slot, as in `SandboxPool.slot`.
         workdir: Working directory of the slot, as in `SandboxPool.slot`.
         loop: Arguments of `AgentLoop` (`max_turns`, `hooks`, …).
-        on_stage: Called at the beginning of each stage of the rollout.
+        program: A harness that runs in the slot in place of the `AgentLoop`: a program and its arguments, with the task
+            in place of `{task}`, or a text for the slot's shell. `messages` is then a text or one user message. Both
+            forms have it in the variable `HERMES_TASK`, and reach the model by a `ModelGateway`.
+        gateway: Options and budgets of the gateway. None: the defaults of `Gateway`.
+        env: Variables of `program`, which win over `ModelGateway.env`.
+        deadline_s: The most seconds that `program` runs, with outages of the model's endpoint. None: no bound.
+        on_stage: Called at the beginning of each stage of the rollout. While a program runs, the stage is `model` as
+            long as a request is under way, else `tools`.
 
     Raises:
-        ConfigError: If `loop` has a name that AgentLoop does not accept.
+        ConfigError: If `loop` has a name that AgentLoop does not accept, or options exclude each other: `program` and
+            any of `toolsets`, `tools`, `tool_options` and `loop`; `gateway`, `env` or `deadline_s` without `program`.
     """
 
     messages: Sequence[Message] | str
@@ -152,13 +80,31 @@ class Rollout:
     profile: str | ProfileConfig | None = None
     workdir: str | None = None
     loop: Mapping[str, Any] = field(default_factory=dict)
+    program: str | Sequence[str] | None = None
+    gateway: Gateway | None = None
+    env: Mapping[str, str] | None = None
+    deadline_s: float | None = None
     on_stage: OnStage | None = None
 
     def __post_init__(self) -> None:
+        apart: tuple[str, ...] = ("gateway", "env", "deadline_s")
+        if self.program is not None:
+            apart = ("toolsets", "tools", "tool_options", "loop")
+            _ = self._harness_program
+        if given := [name for name in apart if getattr(self, name) not in (None, {})]:
+            why = "need program" if self.program is None else "are options of the AgentLoop, which program replaces"
+            raise ConfigError(f"{', '.join(given)} {why}")
         known = inspect.signature(AgentLoop).parameters
         for name in self.loop:
             if name not in known:
                 raise ConfigError(f"AgentLoop has no {name!r}; {nearest(name, known)}")
+
+    @property
+    def _harness_program(self) -> HarnessProgram:
+        assert self.program is not None
+        task = task_text(self.messages)
+        env, deadline_s = self.env or {}, self.deadline_s
+        return HarnessProgram(command=self.program, task=task, env=env, cwd=self.cwd, deadline_s=deadline_s)
 
     @overload
     def run(self, pool: blocking.SandboxPool, model: Model | SessionModel) -> RolloutResult: ...
@@ -278,13 +224,7 @@ class _RolloutRun:
             if slot.disk_full:
                 await slot.check_disk()
             raise
-        rollout = self._rollout
-        toolbox = Toolbox(slot, rollout.toolsets, tools=rollout.tools, options=rollout.tool_options)
-        self._result = replace(self._result, unavailable=toolbox.unavailable)
-        await self._enter(toolbox)
-        self._begin("episode")
-        self._notify_stage("model")
-        episode = await AgentLoop(self._model, toolbox, **self._loop_arguments()).run(rollout.messages)
+        episode = await (self._run_loop(slot) if self._rollout.program is None else self._run_program(slot))
         self._result = replace(self._result, episode=episode, cause=episode.cause)
         self._begin("scoring")
         self._notify_stage("check")
@@ -298,6 +238,24 @@ class _RolloutRun:
                 await slot.check_disk()
             self._result = replace(self._result, verdict=verdict, killed=killed)
         self._begin("done")
+
+    async def _run_loop(self, slot: Slot) -> Episode:
+        rollout = self._rollout
+        toolbox = Toolbox(slot, rollout.toolsets, tools=rollout.tools, options=rollout.tool_options)
+        self._result = replace(self._result, unavailable=toolbox.unavailable)
+        await self._enter(toolbox)
+        self._begin("episode")
+        self._notify_stage("model")
+        return await AgentLoop(self._model, toolbox, **self._loop_arguments()).run(rollout.messages)
+
+    async def _run_program(self, slot: Slot) -> Episode:
+        self._begin("episode")
+        self._notify_stage("tools")
+        options = self._rollout.gateway or Gateway()
+        return await run_program_episode(slot, self._model, self._rollout._harness_program, options, self._notify_busy)
+
+    def _notify_busy(self, busy: bool) -> None:
+        self._notify_stage("model" if busy else "tools")
 
     async def _collect_artifacts(self, slot: Slot, episode: Episode) -> None:
         if self._rollout.collect is None or episode.finish in _UNFINISHED:

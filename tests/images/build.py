@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tests.images import busybox, debian
+from tests.support.doors import pip_environment
 
 if TYPE_CHECKING:
     import docker
@@ -57,6 +58,22 @@ def write_distroless(archive: Path, scratch: Path) -> None:
         busybox.add_file(out, "probe", (scratch / "probe").read_bytes(), 0o755)
 
 
+def write_mini(archive: Path, scratch: Path) -> None:
+    """Write Debian with mini-swe-agent in /opt/mini. It goes without `datasets`, which only its benchmarks need."""
+    debian.write_rootfs(archive, scratch)
+    overrides, packages = scratch / "overrides.txt", scratch / "mini"
+    overrides.write_text("datasets; sys_platform == 'never'\n")
+    platform_ = f"{platform.machine()}-manylinux_2_28"
+    where = ["--target", str(packages), "--python-version", DEBIAN_PYTHON, "--python-platform", platform_]
+    uv = [sys.executable, "-m", "uv", "pip", "install", "-q", *where, "--only-binary", ":all:"]
+    subprocess.run([*uv, "--override", str(overrides), MINI], env=pip_environment(), check=True)
+    with tarfile.open(archive, "a") as out:
+        out.add(packages, "opt/mini")
+
+
+DEBIAN_PYTHON = "3.11"
+"""The version of Python in Debian 12."""
+MINI = "mini-swe-agent==2.4.6"
 DEBIAN = ("ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", 'CMD ["/bin/bash"]')
 RECIPES = {
     "browser": Recipe(
@@ -64,6 +81,9 @@ RECIPES = {
     ),
     "busybox": Recipe(("busybox.py",), ("ENV PATH=/bin", 'CMD ["/bin/sh"]'), busybox.write_rootfs),
     "debian": Recipe(("debian.py",), DEBIAN, debian.write_rootfs, debian.FINISH),
+    "mini": Recipe(
+        ("debian.py",), (*DEBIAN, "ENV PYTHONPATH=/opt/mini", f"LABEL mini={MINI}"), write_mini, debian.FINISH
+    ),
     "distroless": Recipe(
         ("probe/main.go", "probe/go.mod"), ("ENV PATH=/", 'CMD ["/probe", "sleep", "3600"]'), write_distroless
     ),

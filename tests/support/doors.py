@@ -142,13 +142,13 @@ def _run(command: list[str], failure: str) -> None:
         text=True,
         timeout=INSTALL_S,
         check=False,
-        env=_pip_env(),
+        env=pip_environment(),
     )
     if done.returncode:
         raise DoorClosed(f"{failure}: {done.stdout.strip()[-2000:]}")
 
 
-def _pip_env() -> dict[str, str]:
+def pip_environment() -> dict[str, str]:
     """Return this environment, with the index of pip for uv too."""
     env = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}}
     if "UV_DEFAULT_INDEX" not in env:

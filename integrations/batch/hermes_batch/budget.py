@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 
 from hermes_agent import Hooks, Rollout, RolloutResult, TokenUsage, Turn
-from hermes_agent.rollout import Stage
+from hermes_agent.rollout_result import Stage
 from hermes_batch.result import BatchResult
 from hermes_exec.errors import ConfigError
 

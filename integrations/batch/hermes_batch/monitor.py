@@ -22,7 +22,7 @@ from hermes_exec.errors import ExecError
 
 if TYPE_CHECKING:
     from hermes_agent import Model, SessionModel
-    from hermes_agent.rollout import Stage
+    from hermes_agent.rollout_result import Stage
     from hermes_exec import SandboxPool
 
 OnStatus = Callable[[RunStatus], None]

@@ -41,8 +41,9 @@ class RunStatus(BaseModel):
     Of `total` samples of prompts, `records` have a record, by `outcomes`: `solved`, `unsolved`, `unscored` and
     `unchecked`. `seconds` and the sums count all invocations. `rate` is the number of records a second in the last
     time, and `left_s` how long the rest takes at this rate (None: unknown). `workers` counts the workers by what they
-    do (`hermes_agent.rollout.Stage`), `sandboxes` the sandboxes of the pool by their state, and `hosts` by their host,
-    if the backend has several. `ended` means that the run has ended, and `stopped` is the reason why it ended early.
+    do (`hermes_agent.rollout_result.Stage`), `sandboxes` the sandboxes of the pool by their state, and `hosts` by their
+    host, if the backend has several. `ended` means that the run has ended, and `stopped` is the reason why it ended
+    early.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)

@@ -27,7 +27,7 @@ from hermes_agent import (
     Verdict,
 )
 from hermes_agent.models.scripted import call
-from hermes_agent.rollout import Stage
+from hermes_agent.rollout_result import Stage
 from hermes_agent.scoring import ScoreIn
 from hermes_exec import SandboxPool, Slot
 from hermes_exec.errors import ConfigError, ErrorCause

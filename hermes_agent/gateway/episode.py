@@ -1,0 +1,131 @@
+"""The episode of a harness: it runs in a slot, its model calls are answered, and its end has a cause."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+from hermes_agent.episode import TRAINABLE, Episode, EpisodeError, Finish
+from hermes_agent.errors import ModelError
+from hermes_agent.gateway.capture import Capture
+from hermes_agent.gateway.gateway import ModelGateway
+from hermes_agent.gateway.journal import CallJournal
+from hermes_agent.gateway.options import Gateway
+from hermes_agent.gateway.program import HarnessProgram, ProgramResult
+from hermes_agent.messages import CompletionUsage
+from hermes_agent.models.base import Model, SessionModel
+from hermes_exec import Slot
+from hermes_exec.errors import ErrorCause, ExecError
+from hermes_exec.redact import mask, mask_data, spellings
+
+
+class _End(NamedTuple):
+    """The end of an episode. `error` is the failure that caused it, if any."""
+
+    finish: Finish
+    cause: ErrorCause
+    error: EpisodeError | None = None
+
+
+async def run_program_episode(
+    slot: Slot,
+    model: Model | SessionModel,
+    program: HarnessProgram,
+    gateway: Gateway,
+    on_busy: Callable[[bool], None] | None = None,
+) -> Episode:
+    """Run a program in a slot until it ends, and return its episode.
+
+    When this returns, the gateway is closed: no process that the program left gets an answer.
+
+    Args:
+        slot: The slot.
+        model: The policy.
+        program: The program.
+        gateway: Options and budgets of its gateway.
+        on_busy: As in `ModelGateway`.
+
+    Raises:
+        ExecError: If the gateway cannot listen in the slot.
+    """
+    started = time.monotonic()
+    result: ProgramResult | None = None
+    failure: Exception | None = None
+    async with ModelGateway(slot, model, gateway, on_busy=on_busy) as served:
+        try:
+            result = await program.run(slot, served.env)
+        except (ExecError, OSError) as error:
+            failure = error
+    capture, journal = served.capture, served.journal
+    secrets = spellings([served.key])
+    if result is not None:
+        result = replace(result, output=mask(result.output, secrets))
+    end = _end_of(capture, journal, result, failure)
+    main, nodes = capture.captured.main, capture.captured.nodes
+    duration_s = time.monotonic() - started
+    problems = [(turn, problem) for turn, node in enumerate(main, 1) for problem in node.completion.problems]
+    errors = [EpisodeError(turn, "model", problem.kind, problem.message) for turn, problem in problems]
+    is_measure = all(problem.trainable for _, problem in problems)
+    tokens = [node.completion.tokens for node in main]
+    return Episode(
+        messages=mask_data(main[-1].conversation if main else [{"role": "user", "content": program.task}], secrets),
+        turns=len(nodes),
+        finish=end.finish,
+        tool_calls=(),
+        reasoning=tuple(node.completion.reasoning for node in main),
+        usage=capture.usage,
+        cause=end.cause,
+        trainable=end.finish in TRAINABLE and is_measure and bool(main),
+        errors=(*errors, *(() if end.error is None else (end.error,))),
+        tools=main[0].tools if main else (),
+        duration_s=duration_s,
+        tokens=tuple(turn for turn in tokens if turn is not None) if main and None not in tokens else None,
+        completions=tuple(CompletionUsage(node.completion.usage, node.completion.finish_reason) for node in nodes),
+        model_seconds=journal.busy_s,
+        tool_seconds=max(0.0, duration_s - journal.busy_s),
+        sampling=dict(gateway.sampling),
+        captured=capture.captured,
+        program=result,
+    )
+
+
+def _end_of(capture: Capture, journal: CallJournal, result: ProgramResult | None, failure: Exception | None) -> _End:
+    """Return the end of an episode, of which several may apply."""
+    turns = len(capture.captured.nodes)
+    broken = failure or journal.bug
+    if broken is not None and not (isinstance(broken, ExecError) and broken.cause is ErrorCause.POLICY):
+        return _End("infra", _cause_of(broken), EpisodeError(turns, "infra", type(broken).__name__, str(broken)))
+    if (error := capture.failure) is not None:
+        cause = error.cause if isinstance(error, ModelError) else ErrorCause.INFRA
+        return _End("model_error", cause, EpisodeError(turns, "model", type(error).__name__, str(error)))
+    if result is not None and result.timed_out:
+        return _End("deadline", ErrorCause.BUDGET)
+    if capture.exhausted:
+        return _End("max_turns" if capture.exhausted == "max_requests" else "budget", ErrorCause.BUDGET)
+    if capture.context_exceeded:
+        return _End(
+            "context", ErrorCause.BUDGET, EpisodeError(turns, "model", "ContextExceeded", str(journal.last_error))
+        )
+    if not capture.captured.main:
+        return _End(
+            "infra", ErrorCause.TASK, EpisodeError(turns, "infra", "NoAnswer", _explain_silence(journal, result))
+        )
+    return _End("answered", ErrorCause.POLICY)
+
+
+def _cause_of(error: Exception) -> ErrorCause:
+    if isinstance(error, ExecError):
+        return error.cause
+    # Of a program, only the directory that it starts in is an OSError.
+    return ErrorCause.TASK if isinstance(error, OSError) else ErrorCause.INFRA
+
+
+def _explain_silence(journal: CallJournal, result: ProgramResult | None) -> str:
+    """Return why a program got no answer."""
+    if journal.last_error is not None:
+        why = f"its last request was refused: {journal.last_error}"
+    else:
+        why = "it sent no valid request" if not journal.requests else "it waited for none of its requests"
+    return f"the model gave the program no answer: {why}{'' if result is None else f'; {result.explain()}'}"
