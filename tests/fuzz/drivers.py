@@ -73,6 +73,7 @@ REQUESTS: tuple[tuple[str, dict[str, Any], bytes | None], ...] = (
     ("file.get_tree", {"path": "d"}, None),
     ("net.connect", {"host": "127.0.0.1", "port": 1, "wait_s": 0.1}, b"x"),
     ("net.listen", {"path": "socket"}, None),
+    ("net.listen", {"host": "127.0.0.1", "port": 0}, None),
     ("net.accept", {"listener": 16}, None),
 )
 

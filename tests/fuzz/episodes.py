@@ -83,6 +83,13 @@ async def _listen(slot: Slot) -> None:
             await stream.receive()
 
 
+async def _listen_on_a_port(slot: Slot) -> None:
+    async with slot.listen(port=0, shared_loopback=True) as listener, await listener.accept() as stream:
+        await stream.send(b"x")
+        while True:
+            await stream.receive()
+
+
 async def _read(slot: Slot) -> None:
     await slot.files.read_bytes("a")
 
@@ -113,7 +120,7 @@ async def _trees(slot: Slot) -> None:
 
 
 CALLS: tuple[Callable[[Slot], Awaitable[None]], ...] = (
-    *[_run, _live, _session, _process, _connect, _listen, _read, _write, _look, _processes] * 2,
+    *[_run, _live, _session, _process, _connect, _listen, _listen_on_a_port, _read, _write, _look, _processes] * 2,
     _trees,
 )
 

@@ -66,7 +66,7 @@ ANSWERS: dict[str, tuple[Said, dict[str, Any]]] = {
     "file.get_tree": ([(FrameType.DATA, 1, TREE)], {"files": 5, "bytes": 6, "skipped": []}),
     "file.put_tree": ([], {"files": 1, "bytes": 1, "refused": []}),
     "net.connect": (CONNECTED, {}),
-    "net.listen": (CONNECTED[:1], {}),
+    "net.listen": ([(FrameType.EVENT, 0, b'{"event":"listening","address":"127.0.0.1:80"}')], {}),
     "net.accept": (CONNECTED, {}),
 }
 

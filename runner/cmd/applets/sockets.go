@@ -45,16 +45,21 @@ func reach(args []string) error {
 	return tryDial("unix", name)
 }
 
-// talk PATH sends standard input to a Unix socket and prints the answer.
+// talk PATH and talk HOST PORT send standard input to a Unix socket or a TCP port and print the
+// answer.
 func talk(args []string) error {
-	conn, err := net.Dial("unix", arg(args, 0))
+	network, address := "unix", arg(args, 0)
+	if len(args) == 2 {
+		network, address = "tcp", net.JoinHostPort(args[0], args[1])
+	}
+	conn, err := net.Dial(network, address)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
 	go func() {
 		_, _ = io.Copy(conn, os.Stdin)
-		_ = conn.(*net.UnixConn).CloseWrite()
+		_ = conn.(interface{ CloseWrite() error }).CloseWrite()
 	}()
 	_, err = io.Copy(os.Stdout, conn)
 	return err

@@ -41,6 +41,7 @@ var asked = []string{
 	`{"method":"file.write","params":{"slot":"s0","path":"a","mode":420}}`,
 	`{"method":"file.search","params":{"slot":"s0","pattern":"x"}}`,
 	`{"method":"net.listen","params":{"slot":"s0","path":"/tmp/x"}}`,
+	`{"method":"net.listen","params":{"slot":"s0","host":"127.0.0.1","port":0}}`,
 	`{"method":"net.accept","params":{"slot":"s0","listener":1}}`,
 	`{"method":"net.connect","params":{"slot":"s0","host":"localhost","port":80}}`,
 }

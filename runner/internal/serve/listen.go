@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"hermes-exec/runner/internal/channel"
@@ -17,6 +18,22 @@ import (
 const acceptPause = 50 * time.Millisecond
 
 var errNotListening = &wire.Error{Kind: "os", Errno: "ECONNABORTED", Message: "the listener has ended"}
+
+// listenSocket is a UNIX or TCP socket that listens.
+type listenSocket interface {
+	net.Listener
+	syscall.Conn
+	SetDeadline(time.Time) error
+}
+
+// endListening frees the address of a socket at once: another process may still have a copy of the
+// descriptor, such as the agent that has just sent it.
+func endListening(socket listenSocket) {
+	if raw, err := socket.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { _ = syscall.Shutdown(int(fd), syscall.SHUT_RDWR) })
+	}
+	_ = socket.Close()
+}
 
 // listener is a socket of a slot whose connections go to net.accept.
 type listener struct {
@@ -64,12 +81,12 @@ func (s *Server) netListen(c *channel.Conversation, params json.RawMessage) (any
 	}
 	ctx, leave := scope.Join(c.Ctx)
 	defer leave()
-	socket, err := openSocket[net.Listener](ctx, scope.Agent, op, in, net.FileListener)
+	socket, err := openSocket[listenSocket](ctx, scope.Agent, op, in, net.FileListener)
 	if err != nil {
 		return nil, err
 	}
-	defer socket.Close() // before the answer: the address is free then
-	defer context.AfterFunc(ctx, func() { _ = socket.Close() })()
+	defer endListening(socket)
+	defer context.AfterFunc(ctx, func() { _ = socket.SetDeadline(time.Now()) })()
 	l := &listener{slot: p.Slot, accepted: make(chan peer), done: ctx.Done()}
 	s.listeners.Store(c.ID, l)
 	defer s.listeners.Delete(c.ID)
@@ -97,7 +114,7 @@ func tcpAddress(address net.Addr) string {
 }
 
 // serve accepts until ctx ends.
-func (l *listener) serve(ctx context.Context, socket net.Listener) {
+func (l *listener) serve(ctx context.Context, socket listenSocket) {
 	for ctx.Err() == nil {
 		accepted, err := socket.Accept()
 		if err != nil {

@@ -181,6 +181,25 @@ func TestNoNetworkIsLoopbackOnly(t *testing.T) {
 	if err := connect("on"); err != nil {
 		t.Errorf("on: %v", err)
 	}
+	off, err := b.Agent(context.Background(), "off")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat("/proc/sys/net/ipv4/ip_unprivileged_port_start"); err != nil {
+		t.Skip("ports below 1024 are for root only")
+	}
+	for _, own := range []int{80, port} { // the host has the other one
+		fds, err := off.Call(context.Background(), ipc.OpListenTCP, ipc.ListenTCP{Host: "127.0.0.1", Port: own}, nil)
+		if err != nil || len(fds) != 1 {
+			t.Fatal(own, fds, err)
+		}
+		if own == port {
+			if err := connect("off"); err != nil {
+				t.Errorf("off: %v", err)
+			}
+		}
+		_ = syscall.Close(fds[0])
+	}
 }
 
 func TestManyAtOnce(t *testing.T) {

@@ -1,12 +1,22 @@
-"""Connections into a slot."""
+"""Connections into a slot and out of it."""
 
 from __future__ import annotations
 
-import anyio
+from typing import TYPE_CHECKING
 
+import anyio
+from anyio.abc import ByteStream
+
+from hermes_exec.errors import ConfigError, IsolationError, SandboxDied, SlotClosed
 from hermes_exec.testing.conformance.context import Context
 from hermes_exec.testing.conformance.expect import equal, raises, that
 from hermes_exec.testing.conformance.registry import NotGiven, check
+
+if TYPE_CHECKING:
+    from hermes_exec import Slot
+    from hermes_exec.slot.network import SlotListener
+
+MIB = bytes(range(256)) * (4 << 10)
 
 
 async def _server(ctx: Context) -> int:
@@ -104,27 +114,104 @@ async def check_forward(ctx: Context) -> None:
 @check("network", "helper")
 async def check_listen(ctx: Context) -> None:
     """A Unix socket of listen in the slot carries 1 MiB both ways, has an end, and is gone with its listener."""
-    path, data = f"{ctx.slot.tmp}/conformance.sock", bytes(range(256)) * (4 << 10)
-
-    async def echo() -> None:
-        async with await listener.accept() as connection:
-            async for piece in connection:
-                await connection.send(piece)
-
+    path = f"{ctx.slot.tmp}/conformance.sock"
     async with ctx.slot.listen(path) as listener, anyio.create_task_group() as tasks:
         for _ in range(2):
-            tasks.start_soon(echo)
-            answer = await ctx.applet("talk", path, stdin=data)
-            equal((answer.exit_code, answer.stdout_bytes), (0, data), "echo")
+            tasks.start_soon(_serve_one, listener)
+            answer = await ctx.applet("talk", path, stdin=MIB)
+            equal((answer.exit_code, answer.stdout_bytes), (0, MIB), "echo")
     that(not await ctx.slot.files.exists(path), "the socket is there after its listener")
     that((await ctx.applet("talk", path)).exit_code == 1, "a socket that is gone took a connection")
+
+
+async def _echo(connection: ByteStream) -> None:
+    async with connection:
+        async for piece in connection:
+            await connection.send(piece)
+
+
+async def _serve_one(listener: SlotListener) -> None:
+    await _echo(await listener.accept())
+
+
+async def _talk(ctx: Context, listener: SlotListener, slot: Slot) -> None:
+    """Send 1 MiB to a port of the slot and back."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_serve_one, listener)
+        answer = await ctx.applet("talk", "127.0.0.1", listener.port, slot=slot, stdin=MIB)
+        equal((answer.exit_code, answer.stdout_bytes), (0, MIB), "echo")
+
+
+def _listen(slot: Slot, port: int) -> SlotListener:
+    """Return a listener on a port of the slot, after the refusal where others share its loopback."""
+    if slot.own_loopback:
+        return slot.listen(port=port)
+    with raises(ConfigError, about="shared_loopback"):
+        slot.listen(port=port)
+    return slot.listen(port=port, shared_loopback=True)
+
+
+@check("network", "helper")
+async def check_listen_on_a_port(ctx: Context) -> None:
+    """A port of listen in the slot carries 1 MiB both ways, is refused where others share the loopback unless that is
+    allowed, and is free when its listener has ended.
+    """
+    port = 0
+    for _ in range(3):
+        async with _listen(ctx.slot, port) as listener:
+            equal(listener.port, port or listener.port, "port")
+            port = listener.port
+            await _talk(ctx, listener, ctx.slot)
+    equal((await ctx.applet("dial", "127.0.0.1", port)).stdout, "ECONNREFUSED\n", "the port after its listener")
+
+
+@check("network", "helper")
+async def check_expose(ctx: Context) -> None:
+    """A port of expose in the slot leads to a service on the driver's host."""
+    service = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    port = service.extra(anyio.abc.SocketAttribute.local_port)
+    shared = not ctx.slot.own_loopback
+    async with service, anyio.create_task_group() as tasks:
+        tasks.start_soon(service.serve, _echo)
+        async with ctx.slot.expose("127.0.0.1", port, shared_loopback=shared) as exposed:
+            for _ in range(2):
+                answer = await ctx.applet("talk", "127.0.0.1", exposed.port, stdin=MIB)
+                equal((answer.exit_code, answer.stdout_bytes), (0, MIB), "echo")
+        refused = await ctx.applet("dial", "127.0.0.1", exposed.port)
+        equal(refused.stdout, "ECONNREFUSED\n", "the port after its end")
+        tasks.cancel_scope.cancel()
+
+
+@check("network", "helper", own_pool=True, alone=True)
+async def check_listen_without_network(ctx: Context) -> None:
+    """With network=False a port of listen works, also below 1024 on a loopback of the slot's own. `kill -9 -1` does not
+    end it, or the error suspects the tenant of a whole sandbox. A reset ends it.
+    """
+    try:
+        async with ctx.pool(network=False) as pool, pool.slot() as slot:
+            async with _listen(slot, 80 if slot.own_loopback else 0) as listener:
+                await _talk(ctx, listener, slot)
+                if ctx.facts.own_pids and slot.isolation.level == ctx.facts.isolation.level:
+                    try:
+                        await ctx.applet("kill", -1, 9, slot=slot, timeout_s=20)
+                        await ctx.applet("echo", "goes on", slot=slot)
+                    except SandboxDied as error:
+                        that(slot.isolation.level == "exclusive", f"the tenant of a slot has ended it: {error}")
+                        equal(error.post_mortem and error.post_mortem.suspect, "tenant", "the suspect")
+                    else:
+                        await _talk(ctx, listener, slot)
+                await slot.reset()
+                with raises(SlotClosed):
+                    await listener.accept()
+            async with _listen(slot, listener.port) as again:
+                await _talk(ctx, again, slot)
+    except (IsolationError, ConfigError) as error:
+        raise NotGiven(f"network=False is refused here: {error}") from error
 
 
 @check("network", "helper", own_pool=True)
 async def check_no_network(ctx: Context) -> None:
     """With network=False a slot reaches nothing outside, and connect into it still works."""
-    from hermes_exec.errors import ConfigError, IsolationError
-
     try:
         async with ctx.pool(network=False) as pool, pool.slot() as slot:
             listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
