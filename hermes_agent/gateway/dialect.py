@@ -107,15 +107,24 @@ def sse(data: object, event: str = "") -> bytes:
 
 
 def read_json(body: bytes) -> Mapping[str, Any]:
-    """Return the JSON object of a body. Raises GatewayError (400) if it is none."""
+    """Return the JSON object of a body, with well-formed texts. Raises GatewayError (400) if it is none."""
     try:
-        value = json.loads(body)
+        value = json.loads(body, parse_float=_read_number, parse_constant=_read_number)
+        if b"\\ud" in body.lower():  # half of a surrogate pair, or a pair
+            value = json.loads(well_formed(json.dumps(value, ensure_ascii=False)))
     except (ValueError, RecursionError) as error:
-        reason = str(error) if isinstance(error, json.JSONDecodeError) else type(error).__name__
+        reason = type(error).__name__ if isinstance(error, RecursionError | UnicodeError) else str(error)
         raise refusal(f"the body is no JSON: {reason}") from error
     if not isinstance(value, dict):
         raise refusal("the body is no JSON object")
     return value
+
+
+def _read_number(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is no number")
+    return number
 
 
 def read_parameter(name: str, value: object) -> object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,6 +20,9 @@ from hermes_agent.models.base import Model, SessionModel
 from hermes_exec import Slot
 from hermes_exec.errors import ErrorCause, ExecError
 from hermes_exec.redact import mask, mask_data, spellings
+
+logger = logging.getLogger(__name__)
+_SMALL_SHARE = 0.5
 
 
 class _End(NamedTuple):
@@ -59,6 +63,7 @@ async def run_program_episode(
         except (ExecError, OSError) as error:
             failure = error
     capture, journal = served.capture, served.journal
+    _warn_of_small_share(capture)
     secrets = spellings([served.key])
     if result is not None:
         result = replace(result, output=mask(result.output, secrets))
@@ -89,6 +94,15 @@ async def run_program_episode(
         captured=capture.captured,
         program=result,
     )
+
+
+def _warn_of_small_share(capture: Capture) -> None:
+    captured = capture.captured
+    if captured.main and captured.main[0].completion.tokens is not None and captured.main_share < _SMALL_SHARE:
+        logger.warning(
+            "the main conversation of a harness has %d %% of the sampled ids: the others are in captured.sequences()",
+            100 * captured.main_share,
+        )
 
 
 def _end_of(capture: Capture, journal: CallJournal, result: ProgramResult | None, failure: Exception | None) -> _End:

@@ -155,7 +155,10 @@ class EpisodeSpending:
         self._turns = TokenUsage()
 
     def count(self, rollout: Rollout, hooks: Hooks) -> Rollout:
-        """Return the rollout of an attempt with these hooks, whose turns are counted."""
+        """Return the rollout of an attempt with these hooks, whose turns are counted.
+
+        A program has no hooks: its completions are counted when it has ended.
+        """
         self._turns, self.is_over = TokenUsage(), False
 
         def on_stage(stage: Stage) -> None:
@@ -169,6 +172,8 @@ class EpisodeSpending:
             self._note(turn.completion.usage)
             return None if hooks.on_turn is None else hooks.on_turn(turn)
 
+        if rollout.program is not None:
+            return replace(rollout, on_stage=on_stage)
         counting = replace(hooks, on_turn=on_turn)
         return replace(rollout, on_stage=on_stage, loop={**rollout.loop, "hooks": counting})
 

@@ -43,7 +43,7 @@ def work(task: str) -> str:
         if not message.get("tool_calls"):
             return str(message["content"])
         for call in message["tool_calls"]:
-            command = json.loads(call["function"]["arguments"])["command"]
+            (command,) = json.loads(call["function"]["arguments"]).values()
             done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
             output = done.stdout + done.stderr
             messages.append({"role": "tool", "tool_call_id": call["id"], "content": output})

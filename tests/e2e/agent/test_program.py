@@ -28,8 +28,11 @@ from hermes_agent.gateway import Gateway
 from hermes_agent.models.scripted import ScriptStep, call
 from hermes_agent.rollout_result import Stage
 from hermes_agent.scoring import ScoreIn
+from hermes_agent.tokens import TokenModel, sequence
 from hermes_exec import SandboxPool, Slot
 from hermes_exec.errors import ErrorCause
+from tests.unit.agent.tokens.families import FAMILIES
+from tests.unit.agent.tokens.server import SHAPES, Script, joined, served
 
 pytestmark = pytest.mark.anyio
 HARNESS = Path(__file__).with_name("harness.py")
@@ -60,7 +63,7 @@ class ModelOf:
         return Completion(answer if isinstance(answer, str) else await answer)
 
 
-async def run_locally(model: Model, **more: Any) -> RolloutResult:
+async def run_locally(model: Model | TokenModel, **more: Any) -> RolloutResult:
     async with SandboxPool("local", slots_per_sandbox=1) as pool:
         return await rollout(**more).run(pool, model)
 
@@ -186,6 +189,32 @@ async def test_end_has_its_cause(end: str) -> None:
     assert (episode.finish, episode.cause, episode.trainable) == (finish, cause, trainable), episode
     assert result.reward == (1.0 if trainable else None)
     assert (result.failure is None) == (trainable or finish == "deadline"), result.failure
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+async def test_ids_of_the_main_conversation_are_those_of_the_server(name: str) -> None:
+    family = FAMILIES[name]
+    tokenizer = family.tokenizer()
+    says = [(family.says("thought", [f"echo {n} é"]), family.call_end) for n in range(3)]
+    script = Script(tokenizer, [*says, (family.says("answer", []), family.answer_end)], 1)
+    schema = {"type": "object", "properties": {"x": {"type": "string"}}}
+    program = python(f"TOOLS[0]['function'] |= {{'name': 'do', 'parameters': {schema}}}", "work('go')")
+    with served(script, SHAPES["sglang"]) as url:
+        sampler = SHAPES["sglang"].sampler(f"{url}/v1")
+        model = TokenModel(sampler, family.chat_template(tokenizer), parser=family.parser)
+        result = await run_locally(model, program=program, gateway=Gateway(sampling={"max_tokens": 2000}))
+        await model.aclose()
+    episode = result.episode
+    assert episode is not None
+    assert episode.captured is not None
+    assert episode.tokens is not None, result.failure
+    assert (result.finish, episode.turns, len(script.log)) == ("answered", 4, 4)
+    assert sequence(episode.tokens) == joined(script.log)
+    (captured,) = episode.captured.sequences()
+    assert captured[:3] == joined(script.log)
+    assert [message["content"] for message in episode.messages if message["role"] == "tool"] == [
+        f"{n} é\n" for n in range(3)
+    ]
 
 
 @pytest.mark.parametrize(("options", "sampled"), [({"max_requests": 3}, 3), ({"max_tokens": 15}, 3)])
