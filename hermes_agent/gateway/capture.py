@@ -43,13 +43,17 @@ class _Route(NamedTuple):
 
 
 class _Conversation(NamedTuple):
-    """A request in the form in which it is compared and sampled. `identity` is equal for equal requests."""
+    """A request in the form in which it is compared and sampled.
+
+    `identity` is equal for equal requests. `messages` are those after the conversation of the parent.
+    """
 
     request: ChatRequest
     route: _Route
-    messages: list[Message]
     keys: list[Key]
     identity: tuple[object, ...]
+    messages: list[Message]
+    parent: Node | None = None
 
 
 @dataclass(eq=False)
@@ -176,7 +180,7 @@ class Capture:
         messages = arrange_messages(request.messages)
         keys = conversation_keys(messages, tools_key(route.key, request.tools))
         sampling = json.dumps(request.sampling, sort_keys=True, default=str)
-        return _Conversation(request, route, messages, keys, (keys[-1], request.model, request.max_tokens, sampling))
+        return _Conversation(request, route, keys, (keys[-1], request.model, request.max_tokens, sampling), messages)
 
     def _find_sample(self, conversation: _Conversation) -> _Sample | None:
         """Return the sample that answers a repeated request."""
@@ -209,25 +213,26 @@ class Capture:
             self._by_idempotency_key[key] = sample
         if self._budgets.roots > _ROOTS_WARNING:
             self._warn("roots", "the harness began more than %d conversations", _ROOTS_WARNING)
-        self._tasks.start_soon(self._run, sample, conversation, parent)
+        new = _new_messages(parent, conversation.messages)
+        self._tasks.start_soon(self._run, sample, conversation._replace(messages=new, parent=parent))
         return sample
 
-    async def _run(self, sample: _Sample, conversation: _Conversation, parent: Node | None) -> None:
+    async def _run(self, sample: _Sample, conversation: _Conversation) -> None:
         """Sample an answer. No failure of the model ends the task group."""
         try:
-            completion = await self._complete(conversation, parent)
+            completion = await self._complete(conversation)
         except Exception as error:  # noqa: BLE001 - a model is code of the caller
             self._fail(sample, error)
         except BaseException:
             self._discard(sample, GatewayError(503, "the gateway is closed", "closed", kind="server_error"))
             raise
         else:
-            self._finish(sample, conversation, parent, completion)
+            self._finish(sample, conversation, completion)
         finally:
             sample.done.set()
 
-    async def _complete(self, conversation: _Conversation, parent: Node | None) -> Completion:
-        model, request = conversation.route.model, conversation.request
+    async def _complete(self, conversation: _Conversation) -> Completion:
+        model, request, parent = conversation.route.model, conversation.request, conversation.parent
         parameters = self._sampling(conversation)
         limits = [request.max_tokens, parameters.pop("max_tokens", None)]
         if isinstance(model, TokenModel):
@@ -238,10 +243,12 @@ class Capture:
             if reserved is not None:
                 parameters["max_tokens"] = reserved
             if isinstance(model, TokenModel):
-                before, new = _continue(parent, conversation.messages)
-                completion = await model.sample_turn(before, new, request.tools, **parameters)
+                ids = [] if parent is None else parent.prompted_ids()
+                completion = await model.sample_turn(ids, conversation.messages, request.tools, **parameters)
             else:
-                completion = await model.complete(conversation.messages, request.tools, **parameters)
+                # The answers of the model as it gave them: some providers need parts back that a harness leaves out.
+                before = [] if parent is None else parent.conversation
+                completion = await model.complete([*before, *conversation.messages], request.tools, **parameters)
             usage = validate_completion(completion).usage
         finally:
             self._budgets.settle(reserved, usage)
@@ -264,10 +271,8 @@ class Capture:
             )
         return parameters
 
-    def _finish(
-        self, sample: _Sample, conversation: _Conversation, parent: Node | None, completion: Completion
-    ) -> None:
-        size = 0 if parent is None else parent.size
+    def _finish(self, sample: _Sample, conversation: _Conversation, completion: Completion) -> None:
+        parent = conversation.parent
         tools = tuple(conversation.request.tools) if parent is None else parent.tools
         node = Node(
             parent,
@@ -276,7 +281,7 @@ class Capture:
             len(conversation.keys),
             sample.number,
             conversation.request.model,
-            tuple(conversation.messages[size:]),
+            tuple(conversation.messages),
             tools,
             conversation.route.trained,
         )
@@ -334,15 +339,15 @@ def _make_routes(policy: Model | SessionModel, options: Gateway) -> dict[str, _R
     return routes
 
 
-def _continue(parent: Node | None, messages: Sequence[Message]) -> tuple[list[int], Sequence[Message]]:
-    """Return the ids of the parent's conversation and the messages after it. Results refer to the ids of calls that the
-    model wrote, even if the harness gave the calls other ids.
+def _new_messages(parent: Node | None, messages: Sequence[Message]) -> list[Message]:
+    """Return the messages after the parent's conversation. Their results refer to the ids of calls that the model
+    wrote, even if the harness gave the calls other ids.
     """
     if parent is None:
-        return [], messages
+        return list(messages)
     given = [call.id for call in calls_of(messages[parent.size - 1])]
     ids = dict(zip(given, (call.id for call in parent.completion.tool_calls), strict=True))
-    return parent.prompted_ids(), with_call_ids(messages[parent.size :], ids)
+    return with_call_ids(messages[parent.size :], ids)
 
 
 def _with_broken_calls_as_text(completion: Completion) -> Completion:

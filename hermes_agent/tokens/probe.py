@@ -29,12 +29,13 @@ class Form(NamedTuple):
     """The form in which a template accepts assistant turns with calls.
 
     `calls`: how many of one turn ("none": it refuses them, or renders only the text). `arguments`: their type.
-    `merges`: it refuses a message of the user after a tool result.
+    `merges`: it refuses a message of the user after a tool result. `system`: it accepts a system message.
     """
 
     calls: Literal["all", "one", "none"] = "all"
     arguments: Literal["object", "text"] = "object"
     merges: bool = False
+    system: bool = True
 
 
 _KINDS: tuple[tuple[Literal["all", "one"], int], ...] = (("all", 2), ("one", 1))
@@ -92,9 +93,17 @@ def probe_form(render: Render) -> Form:
 
     for form, count in _FORMS:
         if takes(form, count):
-            return form._replace(merges=not takes(form, count, MORE))
+            return form._replace(merges=not takes(form, count, MORE), system=_takes_system(render))
     why = f" ({refusals[-1].removesuffix(f': {OVERRIDE}')})" if refusals else ""
     raise ConfigError(f"the chat template refuses or drops tool results{why}: {OVERRIDE}")
+
+
+def _takes_system(render: Render) -> bool:
+    mark = new_nonce()
+    try:
+        return mark in render([{"role": "system", "content": mark}, QUESTION], None)
+    except ConfigError:
+        return False
 
 
 def stand_in_turn(form: Form, mark: str, calls: Sequence[tuple[str, str]]) -> Message:

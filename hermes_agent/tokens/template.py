@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import takewhile
 from typing import Any
 
-from hermes_agent.messages import Message, image_parts, message_text
+from hermes_agent.messages import Message, content_of, image_parts, message_text
 from hermes_agent.tokens.control import ControlTokens, Tokenizer, new_nonce
 from hermes_agent.tokens.probe import (
     MORE,
@@ -160,6 +160,8 @@ class ChatTemplate:
         if any(image_parts(message) for message in messages if message.get("role") == "tool"):
             raise ConfigError("the tokens of images are not kept: leave ToolOptions.native_images off")
         merged = _merge_user_messages(messages) if self._form.merges else messages
+        if not self._form.system:
+            merged = _move_system_text(merged)
         if self._form.arguments == "object":
             merged = [_with_objects(message) for message in merged]
         return [self._control.guard(nonce, message) for message in merged]
@@ -247,3 +249,14 @@ def _merge_user_messages(messages: Sequence[Message]) -> list[Message]:
             message = {**last, "content": f"{message_text(last, chr(10))}\n\n{message_text(message, chr(10))}"}
         merged.append(message)
     return merged
+
+
+def _move_system_text(messages: Sequence[Message]) -> Sequence[Message]:
+    """Return the messages, with the text of a system message at their beginning put before that of the user."""
+    if not messages or messages[0].get("role") != "system":
+        return messages
+    system, after = messages[0], messages[1:]
+    if after and after[0].get("role") == "user":
+        texts = (message_text(system), message_text(after[0]))
+        return [{**after[0], "content": content_of("\n\n".join(texts), image_parts(after[0]))}, *after[1:]]
+    return [{**system, "role": "user"}, *after]
