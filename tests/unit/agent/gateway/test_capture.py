@@ -18,7 +18,7 @@ from hermes_agent.messages import Completion, Message, TokenUsage, ToolCall, ass
 from hermes_agent.models import ScriptedModel
 from hermes_exec.errors import ConfigError
 from tests.support.waiting import until
-from tests.unit.agent.gateway.policy import TOOL, Policy, answers_of, ask, fails, go_on, request
+from tests.unit.agent.gateway.policy import TOOL, Policy, answers_of, ask, fails, go_on
 from tests.unit.agent.tokens.families import FAMILIES
 
 BEGIN: list[Message] = [{"role": "system", "content": "Be good."}, {"role": "user", "content": "Hello"}]
@@ -205,99 +205,6 @@ async def test_results_are_rendered_with_the_ids_that_the_model_wrote() -> None:
     assert all(f'"call_id": "{call.id}"' in prompt for call in first.completion.tool_calls)
 
 
-@pytest.mark.parametrize("retry_count", [0, 1])
-async def test_retry_joins_the_sample_of_a_client_that_went_away(retry_count: int) -> None:
-    """A client whose timeout is shorter than the sample: one sample, one leaf, also without a mark."""
-    sampler = policy()
-    sampler.gate = anyio.Event()
-    async with Capture(sampler.model()) as capture:
-        for number in range(3):
-            async with anyio.create_task_group() as client:
-                client.start_soon(ask_and_forget, capture, retry_count if number else 0)
-                await until(lambda: sampler.calls == 1)
-                client.cancel_scope.cancel()
-        sampler.gate.set()
-        answer = await ask(capture, BEGIN, retry_count=retry_count)
-    assert (sampler.calls, capture.captured.nodes, answer.node.delivered) == (1, [answer.node], True)
-    assert len(capture.captured.sequences()) == 1
-
-
-async def ask_and_forget(capture: Capture, retry_count: int) -> None:
-    await capture.answer(request(BEGIN, retry_count=retry_count))
-
-
-async def test_marked_retry_gets_the_same_answer_until_it_is_continued() -> None:
-    async with Capture(policy().model(), Gateway(max_requests=3)) as capture:
-        first = await ask(capture, BEGIN)
-        again = await ask(capture, BEGIN, retry_count=1)
-        assert again is first
-        second = await ask(capture, go_on(BEGIN, first))
-        other = await ask(capture, BEGIN, retry_count=1)
-        assert other is not first
-        assert (await ask(capture, go_on(BEGIN, first), retry_count=2)) is second
-        assert len(capture.captured.nodes) == 3
-
-
-async def test_idempotency_key_marks_a_retry() -> None:
-    async with Capture(policy().model()) as capture:
-        first = await ask(capture, BEGIN, idempotency_key="a")
-        other = await ask(capture, BEGIN, idempotency_key="b")
-        assert (await ask(capture, BEGIN, idempotency_key="a")) is first
-        assert (await ask(capture, BEGIN, idempotency_key="b")) is other
-        assert other is not first
-        changed = await ask(capture, [*BEGIN, {"role": "user", "content": "else"}], idempotency_key="a")
-        assert changed is not first
-
-
-@pytest.mark.parametrize(
-    "change", [{"max_tokens": 9}, {"sampling": {"temperature": 0.5}}, {"model": "other"}, {"tools": []}]
-)
-async def test_mark_on_an_unequal_request_is_no_retry(change: dict[str, Any]) -> None:
-    async with Capture(policy().model()) as capture:
-        first = await ask(capture, BEGIN)
-        assert (await ask(capture, BEGIN, retry_count=1, **change)) is not first
-
-
-async def test_equal_requests_without_a_mark_are_two_samples() -> None:
-    sampler = policy()
-    async with Capture(sampler.model()) as capture:
-        answers = [await ask(capture, BEGIN) for _ in range(2)]
-        sampler.gate = anyio.Event()
-        async with anyio.create_task_group() as tasks:
-            for _ in range(2):
-                tasks.start_soon(ask, capture, BEGIN)
-            await until(lambda: sampler.calls == 4)
-            sampler.gate.set()
-    assert answers[0] is not answers[1]
-    assert len(capture.captured.roots) == 4
-
-
-async def test_undelivered_answer_is_no_leaf_and_is_given_again() -> None:
-    sampler = policy()
-    async with Capture(sampler.model(), Gateway(max_requests=2)) as capture:
-        first = await capture.answer(request(BEGIN))
-        capture.undelivered(first)
-        assert capture.captured.sequences() == []
-        assert capture.captured.main == []
-        other = await ask(capture, [*BEGIN[:1], {"role": "user", "content": "else"}])
-        assert [each.root for each in capture.captured.sequences()] == [1]
-        assert (await ask(capture, BEGIN)) is first
-        assert [each.root for each in capture.captured.sequences()] == [0, 1]
-        assert capture.captured.main == [first.node]
-        assert other.node.delivered
-
-
-async def test_request_that_continues_an_answer_proves_its_delivery() -> None:
-    async with Capture(policy().model()) as capture:
-        first = await capture.answer(request(BEGIN))
-        capture.undelivered(first)
-        second = await capture.answer(request(go_on(BEGIN, first)))
-        capture.undelivered(second)
-    assert (first.node.delivered, second.node.delivered) == (True, False)
-    (sequence,) = capture.captured.sequences()
-    assert sequence.ids[-1] == first.node.completion.tokens.ids[-1]  # type: ignore[union-attr]
-
-
 async def test_nodes_are_numbered_by_arrival() -> None:
     sampler = policy()
     gate = sampler.gate = anyio.Event()
@@ -336,7 +243,7 @@ async def test_failure_of_the_model_is_no_answer_and_uses_no_budget(caplog: pyte
 async def test_clients_that_wait_for_one_sample_get_its_failure() -> None:
     sampler = policy()
     sampler.failures, sampler.gate = [fails()], anyio.Event()
-    errors = []
+    errors: list[int] = []
 
     async def send() -> None:
         with pytest.raises(GatewayError) as raised:
@@ -443,7 +350,7 @@ async def test_model_without_ids_makes_records_but_no_sequences() -> None:
 async def test_closing_ends_samples_and_refuses_requests() -> None:
     sampler = policy()
     sampler.gate = anyio.Event()
-    errors = []
+    errors: list[int] = []
 
     async def send() -> None:
         with pytest.raises(GatewayError) as raised:

@@ -138,6 +138,19 @@ def test_a_strict_template_is_given_whole_prompts_in_its_own_order() -> None:
         TEMPLATES["strict"].suffix([result("one", "call_1")], [])
 
 
+@pytest.mark.parametrize("name", FAMILIES)
+def test_system_text_is_in_the_prompt_of_every_template(name: str) -> None:
+    messages: list[Message] = [{"role": "system", "content": "Be good"}, {"role": "user", "content": "go"}]
+    written = text(TOKENIZERS[name], TEMPLATES[name].prompt(messages, []))
+    assert written.count("Be good") == 1
+    assert written.index("Be good") < written.index("go", written.index("Be good") + 7)
+
+
+def test_system_text_without_a_message_of_the_user_is_the_users() -> None:
+    written = text(TOKENIZERS["strict"], TEMPLATES["strict"].prompt([{"role": "system", "content": "Be good"}], []))
+    assert written == "<s>[INST] Be good[/INST]"
+
+
 def test_arguments_that_are_no_object_are_rendered_all_the_same() -> None:
     call = {"id": "abcdefghi", "type": "function", "function": {"name": "do", "arguments": '{"x": '}}
     messages: list[Message] = [*BEGIN, {"role": "assistant", "content": "", "tool_calls": [call]}, result("bad call")]
