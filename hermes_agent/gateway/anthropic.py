@@ -23,6 +23,7 @@ from hermes_agent.gateway.request import Answer, GatewayError
 from hermes_agent.messages import Completion, Message, TokenUsage
 from hermes_agent.models.chat_answer import as_mapping
 
+_write_arguments = json.JSONEncoder(ensure_ascii=False).encode
 _RENAMED = {"stop_sequences": "stop"}
 _THINKING = ("thinking", "redacted_thinking")
 _UNPARSED = "unparsed_arguments"
@@ -169,7 +170,7 @@ def _read_answer(content: object) -> Message:
 def _read_input(values: Mapping[str, Any]) -> str:
     if values.keys() == {_UNPARSED} and isinstance(text := values[_UNPARSED], str):
         return text
-    return json.dumps(values, ensure_ascii=False)
+    return _write_arguments(values)
 
 
 def _write_input(arguments: str) -> dict[str, Any]:

@@ -40,10 +40,12 @@ class CannedCapture:
     outcomes: list[Completion | GatewayError | Callable[[], Any]] = field(default_factory=lambda: [TEXT])
     requests: list[ChatRequest] = field(default_factory=list)
     deliveries: list[bool] = field(default_factory=list)
+    begun: anyio.Event = field(default_factory=anyio.Event)
     cancelled: anyio.Event = field(default_factory=anyio.Event)
 
     async def answer(self, request: ChatRequest) -> Answer:
         self.requests.append(request)
+        self.begun.set()
         number = len(self.requests) - 1
         try:
             await anyio.lowlevel.checkpoint()
