@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Generic, Self, TypeVar
 
-from hermes_agent.messages import Completion, Message, ToolCall, calls_of, message_text
+from hermes_agent.messages import Completion, Message, message_text
 
 Key = bytes
 """A digest of the messages of a conversation. Equal keys mean equal conversations."""
@@ -99,26 +99,33 @@ def conversation_keys(messages: Sequence[Message], start: Key = b"") -> list[Key
         messages: The conversation.
         start: The key of no message. Conversations with different ones have no key in common.
     """
-    keys, places, count = [start], dict[str, int](), 0
+    keys, places, count = [start], dict[str, str](), 0
     for message in messages:
-        role, parts = str(message.get("role")), [message_text(message)]
+        content, role = message.get("content"), message.get("role")
+        text = content if isinstance(content, str) else message_text(message)
         if role == "assistant":
-            keys.append(_extend(keys[-1], _assistant_parts(parts[0], calls := calls_of(message))))
-            places |= {call.id: place for place, call in enumerate(calls, count)}
-            count += len(calls)
-            continue
-        if role == "tool":
-            parts.append(str(places.get(str(message.get("tool_call_id")), "")))
-        content = message.get("content")
-        if isinstance(content, list):
-            parts += [_canonical(part) for part in content if isinstance(part, Mapping) and "text" not in part]
-        keys.append(_extend(keys[-1], [role, *parts]))
+            parts = ["assistant", text.strip()]
+            for call in message.get("tool_calls") or ():
+                function = call["function"]
+                parts += (function["name"], _canonical_arguments(function["arguments"]))
+                places[call["id"]] = str(count)
+                count += 1
+        else:
+            parts = [str(role), text]
+            if role == "tool":
+                parts.append(places.get(message.get("tool_call_id", ""), ""))
+            if isinstance(content, list):
+                parts += [_canonical(part) for part in content if isinstance(part, Mapping) and "text" not in part]
+        keys.append(_extend(keys[-1], parts))
     return keys
 
 
 def extend_key(key: Key, completion: Completion) -> Key:
     """Return the key of a conversation and an answer to it."""
-    return _extend(key, _assistant_parts(completion.content or "", completion.tool_calls))
+    parts = ["assistant", (completion.content or "").strip()]
+    for call in completion.tool_calls:
+        parts += (call.name, _canonical_arguments(call.arguments))
+    return _extend(key, parts)
 
 
 def tools_key(name: str, tools: Sequence[Mapping[str, Any]]) -> Key:
@@ -126,16 +133,9 @@ def tools_key(name: str, tools: Sequence[Mapping[str, Any]]) -> Key:
     return _extend(b"", [name, _canonical(tools)])
 
 
-def _assistant_parts(text: str, calls: Iterable[ToolCall]) -> list[str]:
-    parts = ["assistant", text.strip()]
-    for call in calls:
-        parts += [call.name, _canonical_arguments(call.arguments)]
-    return parts
-
-
 def _extend(key: Key, parts: Iterable[str]) -> Key:
     text = "".join([f"{len(part)}:{part}" for part in parts])
-    return blake2b(key + text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    return blake2b(text.encode("utf-8", "surrogatepass"), key=key, digest_size=16).digest()
 
 
 def _canonical_arguments(text: str) -> str:
@@ -145,7 +145,7 @@ def _canonical_arguments(text: str) -> str:
     dialects as `{"arguments": text}`.
     """
     try:
-        value = json.loads(text, parse_float=_plain_number)
+        value = _DECODER.decode(text)
         return _canonical(value if isinstance(value, dict) else {"arguments": text})
     except (ValueError, RecursionError):
         return _canonical({"arguments": text})
@@ -156,5 +156,6 @@ def _plain_number(text: str) -> float | int:
     return int(number) if number.is_integer() else number
 
 
-def _canonical(value: object) -> str:
-    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
+# Made once: json.loads and json.dumps make them for each call.
+_DECODER = json.JSONDecoder(parse_float=_plain_number)
+_canonical = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str).encode

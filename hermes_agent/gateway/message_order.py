@@ -21,16 +21,20 @@ def arrange_messages(messages: Sequence[Message]) -> list[Message]:
     """
     arranged: list[Message] = []
     calls = _Calls()
+    last = ""
     for each in messages:
-        message = {**each, "role": _find_role(each, arranged)}
-        message["content"] = content_of(message_text(each), image_parts(each))
-        if message["role"] == "assistant":
+        message = each.copy()
+        role = message["role"] = _find_role(str(each.get("role")), last)
+        if not isinstance(each.get("content"), str):
+            message["content"] = content_of(message_text(each), image_parts(each))
+        if role == "assistant":
             calls.rename(message)
-        elif message["role"] == "tool":
+        elif role == "tool":
             calls.connect(message)
-        if arranged and arranged[-1]["role"] == message["role"] != "tool":
+        if role == last != "tool":
             message = _join(arranged.pop(), message)
         arranged.append(message)
+        last = role
     return arranged
 
 
@@ -42,11 +46,10 @@ def with_call_ids(messages: Sequence[Message], ids: dict[str, str]) -> list[Mess
     ]
 
 
-def _find_role(message: Message, before: Sequence[Message]) -> str:
-    role = str(message.get("role"))
-    if role not in ("system", "developer"):
-        return role
-    return "system" if not before or before[-1]["role"] == "system" else "user"
+def _find_role(role: str, last: str) -> str:
+    if role in ("system", "developer"):
+        return "system" if last in ("", "system") else "user"
+    return role
 
 
 def _join(first: Message, second: Message) -> Message:
@@ -70,7 +73,7 @@ class _Calls:
             number = valid_id(call["id"]) or derive_id("call", self._count)
             self._by_id[call["id"]] = number, call["function"]["name"]
             self._count += 1
-            renamed.append({**call, "id": number})
+            renamed.append(call if number == call["id"] else {**call, "id": number})
         if renamed:
             message["tool_calls"] = renamed
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from hermes_agent.messages import Message, TurnTokens, assistant_message, calls_of, message_text
@@ -23,6 +23,7 @@ class Node(TurnNode):
         tools: The function schemas of the request.
         trained: Whether the policy gave the answer. False: a helper did.
         delivered: Whether the harness got the answer.
+        answer: The answer as a message.
     """
 
     number: int
@@ -31,11 +32,20 @@ class Node(TurnNode):
     tools: tuple[dict[str, Any], ...]
     trained: bool = True
     delivered: bool = False
+    answer: Message = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.answer = assistant_message(self.completion)
 
     @property
     def conversation(self) -> list[Message]:
         """The whole conversation, which ends with the answer."""
-        return [part for node in self.path() for part in (*node.messages, assistant_message(node.completion))]
+        conversation: list[Message] = []
+        for node in self.path():
+            conversation += node.messages
+            conversation.append(node.answer)
+        return conversation
 
 
 class CapturedSequence(NamedTuple):
@@ -122,8 +132,7 @@ class Captured:
 
     def _is_continued(self, leaf: Node) -> bool:
         later = [node for node in self.nodes if node.trained and node.number > leaf.number]
-        turn = assistant_message(leaf.completion)
-        return not later or any(_repeats(turn, message) for node in later for message in node.messages)
+        return not later or any(_repeats(leaf.answer, message) for node in later for message in node.messages)
 
 
 def _tokens(node: Node) -> TurnTokens:
