@@ -123,7 +123,8 @@ def test_chat_request_keeps_what_matters() -> None:
     fields: dict[str, Any] = {
         "messages": messages, "tools": tools, "max_completion_tokens": 9, "max_tokens": 10, "temperature": 0,
         "stop": "END", "n": 1, "logprobs": False, "response_format": {"type": "text"}, "tool_choice": "none",
-        "user": "u", "top_p": 0.5, "stream": True, "stream_options": {"include_usage": True}, "parallel_tool_calls": False, "seed": None,
+        "user": "u", "top_p": 0.5, "stream": True,
+        "stream_options": {"include_usage": True}, "parallel_tool_calls": False, "seed": None,
     }  # fmt: skip
     request = read(ChatCompletions, fields, {"x-stainless-retry-count": "2", "idempotency-key": "k"})
     assert request == ChatRequest(
