@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ HARNESS = Path(__file__).with_name("harness.py")
 RIGHT = Scoring(check=CommandCheck("grep -q right answer"))
 
 
-def answer(messages: list[Message]) -> Completion:
+def answer(messages: Sequence[Message]) -> Completion:
     command = call("sh", {"command": "echo right > answer"})
     return Completion("Done.") if messages[-1]["role"] == "tool" else Completion("", (command,))
 
