@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import signal
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 
 import anyio
@@ -114,6 +117,60 @@ async def test_reset_ends_listener_and_connections(slot: Slot) -> None:
                 await slot.connect(port)
         async with slot.listen(port=8099):
             pass
+
+
+MANY_CLIENTS = """
+import socket, sys
+clients = [socket.create_connection(("127.0.0.1", int(sys.argv[1]))) for _ in range(200)]
+for number, client in enumerate(clients):
+    client.sendall(b"%d" % number)
+    client.shutdown(socket.SHUT_WR)
+assert all(client.recv(10) == b"%d" % number for number, client in enumerate(clients))
+"""
+
+
+async def test_listen_carries_many_connections_at_once(slot: Slot) -> None:
+    async with slot.listen(port=0) as listener, anyio.create_task_group() as tasks:
+        client = await slot.spawn(["python3", "-c", MANY_CLIENTS, str(listener.port)])
+        accepted = [await listener.accept() for _ in range(200)]
+        for stream in accepted:
+            tasks.start_soon(echo, stream)
+        result = await client.wait(60)
+        assert result is not None
+        assert result.ok, await client.output(stream="stderr")
+
+
+async def test_listen_reports_a_client_that_has_gone(slot: Slot) -> None:
+    code = CLIENT + "client.recv(1)\nsys.exit()"
+    async with slot.listen(port=0) as listener:
+        await slot.spawn(["python3", "-c", code, str(listener.port)])
+        async with await listener.accept() as stream:
+            with anyio.fail_after(60), pytest.raises(anyio.BrokenResourceError):
+                while True:
+                    await stream.send(DATA)
+            with pytest.raises(anyio.EndOfStream):
+                await stream.receive()
+
+
+DRIVER = """
+import time
+from hermes_exec import SandboxPool
+with SandboxPool("local") as pool, pool.slot() as slot, slot.listen(port=0, shared_loopback=True) as listener:
+    print(listener.port, flush=True)
+    time.sleep(1000)
+"""
+
+
+async def test_listen_ends_with_its_driver() -> None:
+    async with await anyio.open_process([sys.executable, "-c", DRIVER], stderr=subprocess.DEVNULL) as driver:
+        assert driver.stdout is not None
+        port = int(await driver.stdout.receive())
+        async with await anyio.connect_tcp("127.0.0.1", port) as client:
+            driver.send_signal(signal.SIGKILL)
+            with anyio.fail_after(60), pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
+                await client.receive()
+        with pytest.raises(OSError, match="failed"):
+            await anyio.connect_tcp("127.0.0.1", port)
 
 
 async def test_expose_leads_to_a_service_of_the_driver(slot: Slot) -> None:
