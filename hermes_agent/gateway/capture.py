@@ -190,9 +190,9 @@ class Capture:
                 return sample
         request = conversation.request
         if request.idempotency_key is not None:
-            known = self._by_idempotency_key.get(request.idempotency_key)
-            if known in samples:
-                return known
+            same = self._by_idempotency_key.get(request.idempotency_key)
+            if same in samples:
+                return same
         return samples[-1] if samples and request.retry_count > 0 else None
 
     def _begin(self, conversation: _Conversation) -> _Sample:
@@ -256,18 +256,18 @@ class Capture:
 
     def _sampling(self, conversation: _Conversation) -> dict[str, Any]:
         """Return the parameters of a request. The caller's replace those of the harness for the policy."""
-        model, given = conversation.route.model, conversation.request.sampling
+        model, requested = conversation.route.model, conversation.request.sampling
         if not conversation.route.trained:
-            return dict(given)
+            return dict(requested)
         own = {**(model.sampling if isinstance(model, TokenModel) else {}), **self._options.sampling}
-        parameters = {**given, **own}
+        parameters = {**requested, **own}
         exact_at = getattr(model.sampler, "exact_at", None) if isinstance(model, TokenModel) else None
         if exact_at is not None and not exact_at(parameters) and exact_at(own):
             self._warn(
                 "sampling",
                 "the harness asks for %s, at which the log-probabilities of the server do not describe the samples: "
                 "set sampling of the gateway",
-                given,
+                requested,
             )
         return parameters
 
@@ -345,8 +345,8 @@ def _new_messages(parent: Node | None, messages: Sequence[Message]) -> list[Mess
     """
     if parent is None:
         return list(messages)
-    given = [call.id for call in calls_of(messages[parent.size - 1])]
-    ids = dict(zip(given, (call.id for call in parent.completion.tool_calls), strict=True))
+    new_ids = [call.id for call in calls_of(messages[parent.size - 1])]
+    ids = dict(zip(new_ids, (call.id for call in parent.completion.tool_calls), strict=True))
     return with_call_ids(messages[parent.size :], ids)
 
 

@@ -79,6 +79,8 @@ class _Calls:
 
     def connect(self, message: Message) -> None:
         """Connect a result with its call."""
-        given = str(message.get("tool_call_id", ""))
-        message["tool_call_id"], name = self._by_id.get(given, (valid_id(given) or derive_id("result", given), "tool"))
+        call_id = str(message.get("tool_call_id", ""))
+        message["tool_call_id"], name = self._by_id.get(
+            call_id, (valid_id(call_id) or derive_id("result", call_id), "tool")
+        )
         message.setdefault("name", name)

@@ -118,12 +118,14 @@ class Captured:
         places = {root: place for place, root in enumerate(self.roots)}
         paths = sorted((leaf.path() for leaf in self._leaves()), key=lambda path: places[path[0]])
         trained: set[Node] = set()
-        made = []
+        sequences = []
         for path in paths:
             new = [node for node in path if node not in trained]
-            made.append(_join_path(path[: len(path) - len(new)], new, places[path[0]], self._is_continued(path[-1])))
+            sequences.append(
+                _join_path(path[: len(path) - len(new)], new, places[path[0]], self._is_continued(path[-1]))
+            )
             trained.update(new)
-        return made
+        return sequences
 
     def _leaves(self) -> list[Node]:
         delivered = [node for node in self.nodes if node.trained and node.delivered]
