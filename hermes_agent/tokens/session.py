@@ -16,6 +16,9 @@ from hermes_agent.tokens.template import ChatTemplate
 from hermes_agent.turn_tree import Key, TurnNode, conversation_keys
 from hermes_exec.errors import ConfigError, ErrorCause
 
+_MAX_CHARACTERS_OF_TOKEN = 64
+"""No text has more characters for each token, on average: only runs of one character have tokens of this length."""
+
 
 class TokenModel:
     """A model that keeps exact token ids: it makes a `TokenSession` for each episode (`SessionModel`).
@@ -82,6 +85,7 @@ class TokenModel:
         parameters = {**self.sampling, **{name: value for name, value in sampling.items() if value is not None}}
         if parameters.pop("tool_choice", "auto") not in ("auto", "none"):
             raise RequestRefused("a model on token ids cannot be forced to make a call")
+        self._check_characters(messages, tools)
         try:
             if before:
                 added = self.template.suffix(messages, tools, after=before[-1])
@@ -116,6 +120,18 @@ class TokenModel:
         close = getattr(self.sampler, "aclose", None)
         if close is not None:
             await close()
+
+    def _check_characters(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> None:
+        """Raise ContextExceeded for messages that cannot fit, before they are made tokens: that blocks the event loop
+        for seconds, and a harness may send 64 MiB.
+        """
+        if self.context_tokens is None:
+            return
+        characters = sum(len(repr(each)) for each in (*messages, *tools))
+        if characters > _MAX_CHARACTERS_OF_TOKEN * self.context_tokens:
+            raise ContextExceeded(
+                f"the messages have {characters} characters; the context is {self.context_tokens} tokens"
+            )
 
     def _room(self, prompt_tokens: int, max_tokens: object) -> int:
         """Return how many ids may be sampled."""

@@ -269,6 +269,24 @@ async def test_an_answer_is_kept_within_the_context() -> None:
     assert sampler.sampling[1]["max_tokens"] == 300
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": "x" * 7_000},
+        assistant_message(Completion("", (ToolCall("1", "do", "x" * 7_000),))),
+    ],
+)
+async def test_text_far_above_the_context_is_refused_before_it_is_made_tokens(
+    message: Message, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tokens of 64 MiB block the event loop of all slots for half a minute."""
+    monkeypatch.setattr(ChatTemplate, "prompt", lambda *_: pytest.fail("the text was made tokens"))
+    sampler = Told("hello")
+    with pytest.raises(ContextExceeded, match="characters; the context is 100 tokens"):
+        await session(sampler, context_tokens=100).complete([*BEGIN, message, *BEGIN])
+    assert not sampler.log
+
+
 async def test_a_conversation_that_does_not_fit_is_refused_before_anything_changes() -> None:
     sampler = Told("one", "two")
     size = len(FAMILY.chat_template(TOKENIZER).prompt(BEGIN, [TOOL]))
