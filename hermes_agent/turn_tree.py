@@ -57,7 +57,7 @@ class TurnNode:
         return ids
 
     def path(self) -> list[Self]:
-        """Return the turns from the one that began the conversation to this one."""
+        """Return the turns of the conversation, from its first to this one."""
         path = [self]
         while (parent := path[-1].parent) is not None:
             path.append(parent)
@@ -135,7 +135,7 @@ def tools_key(name: str, tools: Sequence[Mapping[str, Any]]) -> Key:
 
 def _extend(key: Key, parts: Iterable[str]) -> Key:
     text = "".join([f"{len(part)}:{part}" for part in parts])
-    return blake2b(text.encode("utf-8", "surrogatepass"), key=key, digest_size=16).digest()
+    return blake2b(text.encode("utf-8", "replace"), key=key, digest_size=16).digest()
 
 
 def _canonical_arguments(text: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 import anyio
 from anyio.abc import TaskGroup
 
-from hermes_agent.errors import ContextExceeded, ModelError, RequestRefused
+from hermes_agent.errors import ContentFiltered, ContextExceeded, ModelError, RequestRefused
 from hermes_agent.gateway.budgets import Budgets
 from hermes_agent.gateway.message_order import arrange_messages, with_call_ids
 from hermes_agent.gateway.options import Gateway
@@ -35,7 +35,7 @@ begins one each time, and nothing is trained with its history.
 
 
 class _Route(NamedTuple):
-    """The model behind a name. `key` tells models apart."""
+    """The model behind a name. Each model has its own `key`."""
 
     model: Model | TokenModel
     key: str
@@ -177,9 +177,12 @@ class Capture:
         route = self._routes.get(request.model) or self._routes.get("*")
         if route is None:
             raise GatewayError(404, f"there is no model {request.model!r:.100}", "model_not_found")
-        messages = arrange_messages(request.messages)
-        keys = conversation_keys(messages, tools_key(route.key, request.tools))
-        sampling = json.dumps(request.sampling, sort_keys=True, default=str)
+        try:
+            messages = arrange_messages(request.messages)
+            keys = conversation_keys(messages, tools_key(route.key, request.tools))
+            sampling = json.dumps(request.sampling, sort_keys=True, default=str)
+        except RecursionError:
+            raise GatewayError(400, "the request is nested too deeply", "invalid_request") from None
         return _Conversation(request, route, keys, (keys[-1], request.model, request.max_tokens, sampling), messages)
 
     def _find_sample(self, conversation: _Conversation) -> _Sample | None:
@@ -190,9 +193,9 @@ class Capture:
                 return sample
         request = conversation.request
         if request.idempotency_key is not None:
-            same = self._by_idempotency_key.get(request.idempotency_key)
-            if same in samples:
-                return same
+            earlier = self._by_idempotency_key.get(request.idempotency_key)
+            if earlier in samples:
+                return earlier
         return samples[-1] if samples and request.retry_count > 0 else None
 
     def _begin(self, conversation: _Conversation) -> _Sample:
@@ -255,7 +258,7 @@ class Capture:
         return _with_broken_calls_as_text(completion)
 
     def _sampling(self, conversation: _Conversation) -> dict[str, Any]:
-        """Return the parameters of a request. The caller's replace those of the harness for the policy."""
+        """Return the parameters of a request. For the policy, the caller's parameters replace the harness's."""
         model, requested = conversation.route.model, conversation.request.sampling
         if not conversation.route.trained:
             return dict(requested)
@@ -292,18 +295,15 @@ class Capture:
         self._failures.pop(conversation.identity, None)
 
     def _fail(self, sample: _Sample, error: Exception) -> None:
-        if isinstance(error, GatewayError):
-            return self._discard(sample, error)
-        if isinstance(error, ContextExceeded):
-            return self._discard(sample, GatewayError(400, str(error), _CONTEXT))
-        if isinstance(error, RequestRefused):
-            return self._discard(sample, GatewayError(400, str(error), "invalid_request"))
-        logger.warning(
-            "a model failed to answer a request of the harness: %s", error, exc_info=not isinstance(error, ModelError)
-        )
-        self._failures.setdefault(sample.identity, error)
-        text = "the model failed; the log of the driver has the reason"
-        return self._discard(sample, GatewayError(500, text, "model_error", kind="server_error", retry=True))
+        refusal = error if isinstance(error, GatewayError) else _refuse_request(error)
+        if refusal is None:
+            logger.warning("the model failed: %s", error, exc_info=not isinstance(error, ModelError))
+            self._failures.setdefault(sample.identity, error)
+            text = "the model failed; the log of the driver has the reason"
+            refusal = GatewayError(500, text, "model_error", kind="server_error", retry=True)
+        else:
+            logger.debug("a request of a harness is refused: %s", error)
+        self._discard(sample, refusal)
 
     def _discard(self, sample: _Sample, error: GatewayError) -> None:
         """End a sample without an answer. An equal request is a new sample."""
@@ -323,6 +323,24 @@ class Capture:
 
 
 _CONTEXT = "context_length_exceeded"
+_FAULTS_OF_REQUESTS = frozenset({400, 413, 422})
+
+
+def _refuse_request(error: Exception) -> GatewayError | None:
+    """Return the answer to a request that the model cannot serve as it is. None: the model failed.
+
+    A harness can send anything, so such a request is no failure of the model. Texts of a service are not passed on.
+    """
+    own = isinstance(error, ModelError) and error.status is None
+    if isinstance(error, ContextExceeded):
+        return GatewayError(400, str(error) if own else "the request is longer than the model's context", _CONTEXT)
+    if isinstance(error, ContentFiltered):
+        return GatewayError(400, "the service of the model refused the content", "content_filter")
+    if isinstance(error, RequestRefused):
+        return GatewayError(400, str(error), "invalid_request")
+    if isinstance(error, ModelError) and error.status in _FAULTS_OF_REQUESTS:
+        return GatewayError(400, f"the service of the model refused the request: {error.status}", "invalid_request")
+    return None
 
 
 def _make_routes(policy: Model | SessionModel, options: Gateway) -> dict[str, _Route]:
@@ -345,8 +363,8 @@ def _new_messages(parent: Node | None, messages: Sequence[Message]) -> list[Mess
     """
     if parent is None:
         return list(messages)
-    new_ids = [call.id for call in calls_of(messages[parent.size - 1])]
-    ids = dict(zip(new_ids, (call.id for call in parent.completion.tool_calls), strict=True))
+    harness_ids = [call.id for call in calls_of(messages[parent.size - 1])]
+    ids = dict(zip(harness_ids, (call.id for call in parent.completion.tool_calls), strict=True))
     return with_call_ids(messages[parent.size :], ids)
 
 

@@ -79,8 +79,8 @@ class _Calls:
 
     def connect(self, message: Message) -> None:
         """Connect a result with its call."""
-        call_id = str(message.get("tool_call_id", ""))
+        harness_id = str(message.get("tool_call_id", ""))
         message["tool_call_id"], name = self._by_id.get(
-            call_id, (valid_id(call_id) or derive_id("result", call_id), "tool")
+            harness_id, (valid_id(harness_id) or derive_id("result", harness_id), "tool")
         )
         message.setdefault("name", name)

@@ -121,9 +121,8 @@ class Captured:
         sequences = []
         for path in paths:
             new = [node for node in path if node not in trained]
-            sequences.append(
-                _join_path(path[: len(path) - len(new)], new, places[path[0]], self._is_continued(path[-1]))
-            )
+            before = path[: len(path) - len(new)]
+            sequences.append(_join_path(before, new, places[path[0]], self._is_continued(path[-1])))
             trained.update(new)
         return sequences
 
@@ -139,7 +138,7 @@ class Captured:
 
 def _tokens(node: Node) -> TurnTokens:
     if node.completion.tokens is None:
-        raise ValueError("the model returns no token ids: use a TokenModel to train on what was sampled")
+        raise ValueError("the model returns no token ids: use a TokenModel to train on its samples")
     return node.completion.tokens
 
 

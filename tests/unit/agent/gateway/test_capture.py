@@ -10,15 +10,15 @@ from typing import Any
 import anyio
 import pytest
 
-from hermes_agent.errors import ContextExceeded
+from hermes_agent.errors import ContentFiltered, ContextExceeded, ModelError
 from hermes_agent.gateway.capture import Capture
 from hermes_agent.gateway.options import Gateway
 from hermes_agent.gateway.request import Answer, GatewayError
 from hermes_agent.messages import Completion, Message, TokenUsage, ToolCall, assistant_message
 from hermes_agent.models import ScriptedModel
-from hermes_exec.errors import ConfigError
+from hermes_exec.errors import ConfigError, ErrorCause
 from tests.support.waiting import until
-from tests.unit.agent.gateway.policy import TOOL, Policy, answers_of, ask, fails, go_on
+from tests.unit.agent.gateway.policy import Policy, answers_of, ask, fails, go_on
 from tests.unit.agent.tokens.families import FAMILIES
 
 BEGIN: list[Message] = [{"role": "system", "content": "Be good."}, {"role": "user", "content": "Hello"}]
@@ -366,8 +366,28 @@ async def test_closing_ends_samples_and_refuses_requests() -> None:
     assert (errors, capture.captured.nodes, capture.failure) == ([503, 503], [], None)
 
 
-async def test_hosted_model_that_exceeds_its_context() -> None:
-    async with Capture(ScriptedModel([ContextExceeded("too long", status=400)])) as capture:
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ContextExceeded("https://secret.example: too long", status=400), "context_length_exceeded"),
+        (ContentFiltered("https://secret.example: no", status=400), "content_filter"),
+        (ModelError("https://secret.example: top_k", cause=ErrorCause.CONFIG, status=422), "invalid_request"),
+    ],
+)
+async def test_request_that_a_service_refuses_is_no_failure_of_the_model(error: ModelError, code: str) -> None:
+    async with Capture(ScriptedModel([error])) as capture:
         with pytest.raises(GatewayError) as raised:
-            await ask(capture, BEGIN, tools=[TOOL])
-    assert raised.value.code == "context_length_exceeded"
+            await ask(capture, BEGIN)
+    assert (raised.value.status, raised.value.code, raised.value.retry) == (400, code, False)
+    assert "secret.example" not in raised.value.message
+    assert capture.failure is None
+    assert capture.context_exceeded == (code == "context_length_exceeded")
+
+
+async def test_tools_without_end_are_refused() -> None:
+    nested: dict[str, Any] = {}
+    for _ in range(10_000):
+        nested = {"properties": nested}
+    async with Capture(policy().model()) as capture:
+        with pytest.raises(GatewayError, match="too deeply"):
+            await ask(capture, BEGIN, tools=[nested])
