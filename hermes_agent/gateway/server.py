@@ -157,9 +157,15 @@ class GatewayServer:
             done.set()
 
         with connection.cancel_when_gone():
-            async with PlainTaskGroup() as group:
-                group.start_soon(sample)
-                begun = await self._keep_alive(connection, dialect, done)
+            try:
+                async with PlainTaskGroup() as group:
+                    group.start_soon(sample)
+                    begun = await self._keep_alive(connection, dialect, done)
+            except BaseException:
+                for result in outcome:  # the client left before the answer was sent
+                    if isinstance(result, Answer):
+                        self._capture.undelivered(result)
+                raise
             (result,) = outcome
             if isinstance(result, Answer):
                 answer = result

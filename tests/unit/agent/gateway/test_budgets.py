@@ -17,6 +17,8 @@ from tests.support.waiting import until
 from tests.unit.agent.gateway.policy import Policy, answers_of, ask, go_on
 from tests.unit.agent.tokens.families import FAMILIES
 
+pytestmark = pytest.mark.loops
+
 BEGIN: list[Message] = [{"role": "user", "content": "Hello"}]
 
 

@@ -314,6 +314,33 @@ def test_hostile_bytes_end_the_connection_and_nothing_else(parts: list[bytes], r
         anyio.run(run)
 
 
+async def test_answer_to_a_client_that_does_not_read_and_leaves_is_undelivered() -> None:
+    """The answer is there while a sign of life still waits for the client."""
+    leave = anyio.Event()
+    answered = anyio.Event()
+    capture = CannedCapture([answered.wait, TEXT])
+
+    class Stuck(Pieces):
+        async def receive(self, max_bytes: int = 65536) -> bytes:
+            if not self.pieces:
+                await leave.wait()
+                raise anyio.BrokenResourceError
+            return await super().receive(max_bytes)
+
+        async def send(self, item: bytes) -> None:
+            await anyio.sleep_forever()
+
+    server = GatewayServer(KEY, capture, headers_after_s=0.0)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(server.serve, Stuck([post(json.dumps({**json.loads(BODY), "stream": True}).encode())]))
+        await capture.begun.wait()
+        answered.set()
+        await anyio.wait_all_tasks_blocked()
+        assert capture.deliveries == []
+        leave.set()
+    assert capture.deliveries == [False]
+
+
 async def test_reader_stops_while_a_client_sends_ahead() -> None:
     """A client cannot fill the memory with requests that it does not wait for."""
     taken = 0

@@ -14,6 +14,8 @@ from tests.support.waiting import until
 from tests.unit.agent.gateway.policy import Policy, answers_of, ask, go_on, request
 from tests.unit.agent.tokens.families import FAMILIES
 
+pytestmark = pytest.mark.loops
+
 BEGIN: list[Message] = [{"role": "system", "content": "Be good."}, {"role": "user", "content": "Hello"}]
 
 
