@@ -170,7 +170,10 @@ def _read_answer(content: object) -> Message:
 def _read_input(values: Mapping[str, Any]) -> str:
     if values.keys() == {_UNPARSED} and isinstance(text := values[_UNPARSED], str):
         return text
-    return _write_arguments(values)
+    try:
+        return _write_arguments(values)
+    except RecursionError as error:
+        raise refusal("the input of a tool call is nested too deep") from error
 
 
 def _write_input(arguments: str) -> dict[str, Any]:

@@ -16,6 +16,11 @@ from typing import Any, cast
 
 import anyio
 
+from hermes_agent.gateway.anthropic import AnthropicMessages
+from hermes_agent.gateway.dialect import read_json
+from hermes_agent.gateway.openai import ChatCompletions
+from hermes_agent.gateway.request import GatewayError
+from hermes_agent.gateway.responses import Responses
 from hermes_agent.parsers import FORMATS
 from hermes_exec.aio.streams import NowaitStream
 from hermes_exec.aio.waker import EventWaker
@@ -337,10 +342,22 @@ def model_answer(data: bytes) -> None:
             assert [call.name for call in again.tool_calls] == [call.name for call in calls]
 
 
+def model_request(data: bytes) -> None:
+    """Whatever a harness asks is a conversation of texts, or refused."""
+    for dialect in (ChatCompletions, AnthropicMessages, Responses):
+        with contextlib.suppress(GatewayError):
+            request = dialect(read_json(data), {}).request
+            for message in request.messages:
+                _shown(message["content"])
+                for call in message.get("tool_calls", ()):
+                    _shown(call["id"], call["function"]["name"], call["function"]["arguments"])
+
+
 DECODERS: dict[str, Callable[[bytes], None]] = {
     "frames": frames,
     "messages": messages,
     "model_answer": model_answer,
+    "model_request": model_request,
     "handshake": handshake,
     "conversation": conversation,
     "answers": answers,

@@ -217,9 +217,36 @@ MODEL_ANSWERS = {
     "thinking": f"<think>a</think>b<think>c {HERMES}",
 }
 
+_USER = {"role": "user", "content": [{"type": "text", "text": "a"}]}
+_CALL = {"id": "c", "type": "function", "function": {"name": "t", "arguments": "{}"}}
+_RESULT = {"type": "tool_result", "tool_use_id": "c", "content": [{"type": "text", "text": "a"}]}
+_USE = {"type": "tool_use", "id": "c", "name": "t", "input": {"a": [1]}}
+_ITEM_CALL = {"type": "function_call", "call_id": "c", "name": "t", "namespace": "n", "arguments": "{}"}
+_FUNCTION = {"type": "function", "name": "t", "parameters": {}}
+MODEL_REQUESTS: dict[str, dict[str, object]] = {
+    "chat": {
+        "messages": [_USER, {"role": "assistant", "tool_calls": [_CALL]}, {"role": "tool", "tool_call_id": "c"}],
+        "tools": [{"type": "function", "function": {"name": "t", "description": "", "parameters": {}}}],
+        "stop": ["a"],
+        "response_format": {"type": "text"},
+    },
+    "anthropic": {
+        "messages": [_USER, {"role": "assistant", "content": [_USE]}, {"role": "user", "content": [_RESULT]}],
+        "system": [{"type": "text", "text": "a"}],
+        "tools": [{"name": "t", "input_schema": {}}],
+        "tool_choice": {"type": "auto"},
+    },
+    "responses": {
+        "input": [_USER, _ITEM_CALL, {"type": "function_call_output", "call_id": "c", "output": "a"}],
+        "instructions": "a",
+        "tools": [{"type": "namespace", "name": "n", "tools": [_FUNCTION]}],
+    },
+}
+
 
 SEEDS: dict[str, dict[str, bytes]] = {
     "model_answer": {name: text.encode() for name, text in MODEL_ANSWERS.items()},
+    "model_request": {name: as_json({"model": "m", **body}) for name, body in MODEL_REQUESTS.items()},
     "frames": {"talk": b"\7" + talk(), "greeting": b"\0" + greeting()},
     "messages": {name: as_json(value) for name, value in ANSWERS.items()},
     "handshake": {
