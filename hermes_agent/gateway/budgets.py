@@ -8,6 +8,9 @@ from hermes_agent.gateway.options import Gateway
 from hermes_agent.gateway.request import GatewayError
 from hermes_agent.messages import TokenUsage
 
+MAX_CHARACTERS = 256 << 20
+"""The most characters of messages and tools that the requests of one gateway bring: the driver keeps them."""
+
 
 class Budgets:
     """Counts what the answers of one gateway use.
@@ -20,14 +23,15 @@ class Budgets:
 
     def __init__(self, options: Gateway) -> None:
         self._options = options
-        self._requests = self._reserved = 0
+        self._requests = self._characters = self._reserved = 0
         self.roots = 0
         self._freed = anyio.Event()
         self.usage = TokenUsage()
         self.exhausted = ""
 
-    def begin(self, *, root: bool) -> None:
-        """Count a request. `root`: it begins a conversation of the policy.
+    def begin(self, *, root: bool, characters: int) -> None:
+        """Count a request. `root`: it begins a conversation of the policy. `characters` are those of its new messages
+        and tools, which count for requests without an answer too.
 
         Raises:
             GatewayError: If a budget is used up.
@@ -41,6 +45,9 @@ class Budgets:
             raise self._refusal("max_cost", options.max_cost)
         if self.usage.completion_tokens >= options.max_tokens:
             raise self._refusal("max_tokens", options.max_tokens)
+        if self._characters + characters > MAX_CHARACTERS:
+            raise self._refusal("characters", MAX_CHARACTERS)
+        self._characters += characters
         self._requests += 1
         self.roots += root
 

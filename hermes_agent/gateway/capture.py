@@ -206,7 +206,9 @@ class Capture:
         parent = max(nodes, key=lambda node: (node.delivered, node.number), default=None)
         key, is_root = conversation.request.idempotency_key, parent is None and conversation.route.trained
         sample = _Sample(self._count, conversation.identity, key, is_root)
-        self._budgets.begin(root=sample.is_root)
+        new = _new_messages(parent, conversation.messages)
+        tools = conversation.request.tools if parent is None else []
+        self._budgets.begin(root=sample.is_root, characters=len(repr(new)) + len(repr(tools)))
         self._count += 1
         self._latest_error = None
         if parent is not None:
@@ -216,7 +218,6 @@ class Capture:
             self._by_idempotency_key[key] = sample
         if self._budgets.roots > _ROOTS_WARNING:
             self._warn("roots", "the harness began more than %d conversations", _ROOTS_WARNING)
-        new = _new_messages(parent, conversation.messages)
         self._tasks.start_soon(self._run, sample, conversation._replace(messages=new, parent=parent))
         return sample
 

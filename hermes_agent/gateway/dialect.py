@@ -110,7 +110,7 @@ def read_json(body: bytes) -> Mapping[str, Any]:
     """Return the JSON object of a body, with well-formed texts. Raises GatewayError (400) if it is none."""
     try:
         value = json.loads(body, parse_float=_read_number, parse_constant=_read_number)
-        if b"\\ud" in body.lower():  # half of a surrogate pair, or a pair
+        if b"\\ud" in body or b"\\uD" in body:  # half of a surrogate pair, or a pair
             value = json.loads(well_formed(json.dumps(value, ensure_ascii=False)))
     except (ValueError, RecursionError) as error:
         reason = type(error).__name__ if isinstance(error, RecursionError | UnicodeError) else str(error)

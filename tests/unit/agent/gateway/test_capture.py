@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from hermes_agent.errors import ContentFiltered, ContextExceeded, ModelError
+from hermes_agent.gateway import budgets
 from hermes_agent.gateway.capture import Capture
 from hermes_agent.gateway.options import Gateway
 from hermes_agent.gateway.request import Answer, GatewayError
@@ -238,6 +239,19 @@ async def test_failure_of_the_model_is_no_answer_and_uses_no_budget(caplog: pyte
         assert "secret.example" in caplog.text
         await ask(capture, BEGIN, retry_count=1)
         assert capture.failure is None
+
+
+async def test_new_text_of_all_requests_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver keeps it, also if the request fails. The text that a request repeats counts once."""
+    monkeypatch.setattr(budgets, "MAX_CHARACTERS", 2_500)
+    async with Capture(policy().model(), Gateway()) as capture:
+        messages: list[Message] = [{"role": "user", "content": "x" * 900}]
+        for _ in range(2):
+            answer = await ask(capture, messages)
+            messages += [assistant_message(answer.completion), {"role": "user", "content": "x" * 900}]
+        with pytest.raises(GatewayError, match="budget") as raised:
+            await ask(capture, messages)
+        assert (raised.value.status, capture.exhausted, len(capture.captured.nodes)) == (429, "characters", 2)
 
 
 async def test_clients_that_wait_for_one_sample_get_its_failure() -> None:
