@@ -1,11 +1,12 @@
-"""Write lowercase letters: a tool call writes every sampled turn to a file in the slot, and the reward is the share of
-lowercase letters in that file.
+"""Write lowercase letters: a tool call or a harness writes every sampled turn to a file in the slot, and the reward is
+the share of lowercase letters in that file.
 """
 
 from __future__ import annotations
 
 import base64
 import itertools
+from pathlib import Path
 
 from hermes_agent import Episode, ToolCall
 from hermes_agent.parsers import ParsedText, Parser
@@ -13,6 +14,7 @@ from hermes_agent.parsers.base import Tools, derive_id
 from hermes_atropos import SandboxAgentEnv, SandboxEnvConfig, SandboxSpec, ToolContext
 
 TURNS, TURN_TOKENS = 2, 16
+HARNESS = Path(__file__).with_name("harness.py")
 LETTERS = b"abcdefghijklmnopqrstuvwxyz"
 
 
@@ -23,6 +25,8 @@ class TinyRLConfig(SandboxEnvConfig):
     max_tokens_per_turn: int | None = TURN_TOKENS
     enabled_toolsets: str = "terminal"
     writes: bool = True
+    harness: bool = False
+    """Whether `harness.py` runs in the slot in place of the agent loop."""
 
 
 class TinyRLEnv(SandboxAgentEnv[int]):
@@ -45,7 +49,9 @@ class TinyRLEnv(SandboxAgentEnv[int]):
         return "Write letters."
 
     def parser(self) -> Parser:
-        """Return a parser that turns any text into a call that appends it to the file."""
+        """Return a parser that turns any text into a call that appends it to the file, or leaves it to the harness."""
+        if self.config.harness:
+            return lambda text, _tools: ParsedText(text)
 
         def read(text: str, _tools: Tools) -> ParsedText:
             encoded = base64.b64encode(text.encode("utf-8", "replace")).decode()
@@ -57,7 +63,10 @@ class TinyRLEnv(SandboxAgentEnv[int]):
 
     def sandbox_spec(self, item: int) -> SandboxSpec:
         """Return a spec that keeps only the file for the check."""
-        return SandboxSpec(keep=["turns.txt"])
+        if not self.config.harness:
+            return SandboxSpec(keep=["turns.txt"])
+        program = ["python3", "harness.py", "{task}", *([] if self.config.writes else ["--no-writes"])]
+        return SandboxSpec(files={"harness.py": HARNESS}, program=program, keep=["turns.txt"])
 
     async def compute_reward(self, item: int, result: Episode, ctx: ToolContext) -> float:
         """Return the share of lowercase letters among all bytes that the episode can write."""

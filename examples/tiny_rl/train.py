@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,9 +42,15 @@ class TrainingStep(NamedTuple):
 
 
 def run(
-    *, steps: int = 40, learning_rate: float = 1e-2, writes: bool = True, seed: int = 0, backend: str = "local"
+    *,
+    steps: int = 40,
+    learning_rate: float = 1e-2,
+    writes: bool = True,
+    harness: bool = False,
+    seed: int = 0,
+    backend: str = "local",
 ) -> list[TrainingStep]:
-    """Train, print each step and return the steps.
+    """Train, print each step and return the steps. With `harness`, a program in the slot asks the model.
 
     Raises:
         RuntimeError: If no batch arrives for two minutes.
@@ -62,7 +68,8 @@ def run(
             "save_checkpoint_interval": 0, "starting_step": 0, "num_steps": steps,
         })  # fmt: skip
         _ask(api, "/batch")
-        stack.enter_context(_environment(directory, api, url, writes, backend, steps))
+        flags = {"writes": writes, "harness": harness, "backend": backend, "total_steps": steps + 5}
+        stack.enter_context(_environment(directory, api, url, flags))
         for number in range(1, steps + 1):
             batch = _batch(api)
             reward = sum(sum(group["scores"]) for group in batch) / BATCH
@@ -115,12 +122,12 @@ def _api() -> Iterator[str]:
 
 
 @contextmanager
-def _environment(directory: Path, api: str, url: str, writes: bool, backend: str, steps: int) -> Iterator[None]:
+def _environment(directory: Path, api: str, url: str, settings: Mapping[str, object]) -> Iterator[None]:
     flags = {
         "env.tokenizer_name": make_tokenizer(directory / "tokenizer"), "env.rollout_server_url": api,
-        "env.group_size": GROUP, "env.max_token_length": 4096, "env.total_steps": steps + 5,
+        "env.group_size": GROUP, "env.max_token_length": 4096,
         "env.max_batches_offpolicy": 1, "env.ensure_scores_are_not_same": "false", "env.slots_per_sandbox": BATCH,
-        "env.backend": backend, "env.writes": writes, "openai.base_url": url,
+        "openai.base_url": url, **{f"env.{name}": value for name, value in settings.items()},
     }  # fmt: skip
     command = [sys.executable, "-m", "examples.tiny_rl.environment", "serve", *(f"--{k}={v}" for k, v in flags.items())]
     with (directory / "environment.log").open("w") as log:
@@ -162,12 +169,13 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=1e-2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--backend", default="local")
-    parser.add_argument("--no-writes", action="store_true", help="calls write nothing, so there is nothing to learn")
+    parser.add_argument("--harness", action="store_true", help="a program in the slot asks the model")
+    parser.add_argument("--no-writes", action="store_true", help="nothing is written, so there is nothing to learn")
     args = parser.parse_args()
     torch.set_num_threads(1)
     steps = run(
         steps=args.steps, learning_rate=args.learning_rate, writes=not args.no_writes, seed=args.seed,
-        backend=args.backend,
+        backend=args.backend, harness=args.harness,
     )  # fmt: skip
     table = Table("step", "reward", "log-probability: training − sampling", "shifted by one")
     for step in steps:

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from hermes_agent.gateway.gateway import ModelGateway
     from hermes_agent.gateway.options import Gateway
     from hermes_agent.gateway.program import ProgramResult
-    from hermes_agent.gateway.tree import Captured, CapturedSequence, Node
+    from hermes_agent.gateway.tree import Captured, CapturedSequence, Node, SequenceScope
 
-__all__ = ["Captured", "CapturedSequence", "Gateway", "ModelGateway", "Node", "ProgramResult"]
+__all__ = ["Captured", "CapturedSequence", "Gateway", "ModelGateway", "Node", "ProgramResult", "SequenceScope"]
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy_attributes(__name__, __all__, where=("options", "program", "tree", "gateway"))

@@ -5,11 +5,14 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from hermes_agent.messages import Message, TurnTokens, assistant_message, calls_of, message_text
 from hermes_agent.tokens.sequence import NO_LOGPROB, NOT_SAMPLED
 from hermes_agent.turn_tree import TurnNode
+
+SequenceScope = Literal["main", "root", "all"]
+"""The conversations of a harness that are trained: the main conversation, all of its root, or all."""
 
 
 @dataclass(eq=False)
@@ -60,6 +63,7 @@ class CapturedSequence(NamedTuple):
         continued: Whether a later request repeats the last answer or quotes its text, or there is no later request.
             False: the harness threw the answer away, as it does with a summary that it did not use.
         shared: The length of the prefix that an earlier sequence trains.
+        last: The last answer.
     """
 
     ids: list[int]
@@ -68,6 +72,7 @@ class CapturedSequence(NamedTuple):
     root: int
     continued: bool
     shared: int
+    last: Node
 
 
 class Captured:
@@ -100,9 +105,14 @@ class Captured:
         return next((path for leaf in reversed(leaves) if (path := leaf.path())[0].number == first), [])
 
     @property
+    def sampled_ids(self) -> int:
+        """The number of ids in the policy's delivered answers."""
+        return sum(len(_tokens(node).ids) for node in self._delivered())
+
+    @property
     def main_share(self) -> float:
         """The share of the sampled ids of the policy's delivered answers that are in `main`. 1.0 if there are none."""
-        total = sum(len(_tokens(node).ids) for node in self.nodes if node.trained and node.delivered)
+        total = self.sampled_ids
         return sum(len(_tokens(node).ids) for node in self.main) / total if total else 1.0
 
     def sequences(self) -> list[CapturedSequence]:
@@ -115,25 +125,51 @@ class Captured:
         Raises:
             ValueError: If the policy returns no token ids.
         """
+        return self._join([leaf.path() for leaf in self._leaves()])
+
+    def select(self, scope: SequenceScope = "main") -> list[CapturedSequence]:
+        """Return the sequences to train on: `main` (none if no answer was delivered), or those with the root of `main`,
+        or those of all roots.
+
+        Answers that end a conversation and that the harness threw away (`CapturedSequence.continued`) are left out,
+        except that of `main`: they had no part in the result.
+
+        Raises:
+            ValueError: If the policy returns no token ids.
+        """
+        main = self.main
+        if not main or scope == "main":
+            return self._join([main] if main else [])
+        thrown = {leaf for leaf in self._leaves() if leaf is not main[-1] and not self._is_continued(leaf)}
+        paths = [leaf.path() for leaf in _leaves([node for node in self._delivered() if node not in thrown])]
+        return self._join([path for path in paths if scope == "all" or path[0] is main[0]])
+
+    def _join(self, paths: Sequence[list[Node]]) -> list[CapturedSequence]:
         places = {root: place for place, root in enumerate(self.roots)}
-        paths = sorted((leaf.path() for leaf in self._leaves()), key=lambda path: places[path[0]])
         trained: set[Node] = set()
         sequences = []
-        for path in paths:
+        for path in sorted(paths, key=lambda path: places[path[0]]):
             new = [node for node in path if node not in trained]
-            before = path[: len(path) - len(new)]
-            sequences.append(_join_path(before, new, places[path[0]], self._is_continued(path[-1])))
+            shared = path[: len(path) - len(new)]
+            sequences.append(_join_path(shared, new, places[path[0]], self._is_continued(path[-1])))
             trained.update(new)
         return sequences
 
+    def _delivered(self) -> list[Node]:
+        return [node for node in self.nodes if node.trained and node.delivered]
+
     def _leaves(self) -> list[Node]:
-        delivered = [node for node in self.nodes if node.trained and node.delivered]
-        continued = {node.parent for node in delivered}
-        return [node for node in delivered if node not in continued]
+        return _leaves(self._delivered())
 
     def _is_continued(self, leaf: Node) -> bool:
         later = [node for node in self.nodes if node.trained and node.number > leaf.number]
         return not later or any(_repeats(leaf.answer, message) for node in later for message in node.messages)
+
+
+def _leaves(nodes: Sequence[Node]) -> list[Node]:
+    """Return the nodes that no other of these nodes continues."""
+    continued = {node.parent for node in nodes}
+    return [node for node in nodes if node not in continued]
 
 
 def _tokens(node: Node) -> TurnTokens:
@@ -151,7 +187,7 @@ def _join_path(before: Sequence[Node], new: Sequence[Node], root: int, continued
         mask += [*[NOT_SAMPLED] * len(turn.added), *turn.ids]
         logprobs += [*[NO_LOGPROB] * len(turn.added), *(turn.logprobs or ())]
     complete = all(_tokens(node).logprobs is not None for node in new)
-    return CapturedSequence(ids, mask, logprobs if complete else None, root, continued, shared)
+    return CapturedSequence(ids, mask, logprobs if complete else None, root, continued, shared, new[-1])
 
 
 def _repeats(turn: Message, message: Message) -> bool:

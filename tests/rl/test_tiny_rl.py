@@ -15,20 +15,22 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 @pytest.mark.filterwarnings("ignore")
-def test_the_policy_learns_what_is_rewarded() -> None:
-    steps = train.run(steps=40)
+@pytest.mark.parametrize(("harness", "count"), [(False, 40), (True, 20)], ids=["loop", "harness"])
+def test_the_policy_learns_what_is_rewarded(harness: bool, count: int) -> None:
+    steps = train.run(steps=count, harness=harness)
     assert steps[0].reward <= 0.15
     assert steps[-1].reward >= 0.85
     assert max(step.difference for step in steps) <= 1e-4
     assert steps[0].shifted > 0.3
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("control", [{"learning_rate": 0.0}, {"writes": False}], ids=["no learning", "no writes"])
-def test_without_learning_or_writing_nothing_is_gained(control: dict[str, float]) -> None:
-    steps = train.run(steps=20, **control)
+@pytest.mark.parametrize("harness", [False, True], ids=["loop", "harness"])
+def test_without_learning_or_writing_nothing_is_gained(control: dict[str, float], harness: bool) -> None:
+    steps = train.run(steps=10, harness=harness, **control)
     assert max(step.reward for step in steps) <= 0.15
     assert max(step.difference for step in steps) <= 1e-4

@@ -14,6 +14,7 @@ from atroposlib.envs.base import BaseEnvConfig
 from pydantic import ConfigDict, Field, field_serializer, field_validator, model_validator
 
 from hermes_agent import get_parser
+from hermes_agent.gateway import SequenceScope
 from hermes_agent.turn import ParallelCalls, parse_parallel_calls
 from hermes_exec import ConfigError, Limits, PoolConfig, SandboxPool, config_types
 from hermes_exec.config import backend_sections, mask_settings, read_config, secret_fields
@@ -94,6 +95,11 @@ class SandboxEnvConfig(BaseEnvConfig):  # type: ignore[misc]
     )
     agent_temperature: float = Field(1.0, ge=0, description="Sampling temperature")
     sampling: str = Field("", description="More sampling parameters, as a JSON object")
+    sequences: SequenceScope = Field(
+        "main",
+        description="Conversations of a program that are trained: main, root (all that begin with the first request), "
+        "or all",
+    )
     deadline_s: float | None = Field(None, gt=0, description="Time limit of an episode in seconds")
     terminal_timeout_s: float | None = Field(None, gt=0, description="Default time limit of a command in seconds")
     tool_call_parser: str = Field("hermes", description="Format in which the model writes tool calls")

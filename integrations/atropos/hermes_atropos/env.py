@@ -182,6 +182,8 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
                 "a chat server returns neither token ids nor log-probabilities, which trainers need: use a vllm or "
                 "sglang server, or set --env.send_without_logprobs true"
             )
+        if self.config.sequences != "main":
+            raise ConfigError("serve needs --env.sequences main: atropos's server never passes on larger groups")
         if self.config.group_size == 1 and self.config.ensure_scores_are_not_same:
             raise ConfigError(
                 "with group_size 1 every group has equal scores and is dropped: use a larger group_size, or set "

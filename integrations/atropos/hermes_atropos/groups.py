@@ -6,25 +6,38 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean, pstdev
 from typing import Any, NamedTuple
 
 from atroposlib.envs.base import ScoredDataGroup
 
-from hermes_agent import Message, RolloutResult
+from hermes_agent import Episode, Message, RolloutResult
+from hermes_agent.gateway import Captured, SequenceScope
 from hermes_agent.messages import INVENTED_ANSWER
 from hermes_agent.rewards import show_value
 from hermes_agent.tokens import TokenSequence, sequence
+from hermes_agent.tokens.sequence import NOT_SAMPLED
 from hermes_exec import ConfigError
 
 _MAX_KEPT = 64
 
 
+class TrainedSequence(NamedTuple):
+    """A sequence for the trainer, and its conversation."""
+
+    tokens: TokenSequence
+    messages: Sequence[Message]
+
+
 class FinishedRollout(NamedTuple):
-    """A rollout with its reward and its token ids as one sequence."""
+    """A rollout with its reward and its sequences: one, or several of a program. `share` is the share of the sampled
+    ids that they train.
+    """
 
     result: RolloutResult
-    tokens: TokenSequence
+    sequences: Sequence[TrainedSequence]
     reward: float
+    share: float = 1.0
 
 
 @dataclass
@@ -62,26 +75,48 @@ class KeptGroups:
         return None if number is None else self._kept.pop(number)[1]
 
 
-def finish_rollout(result: RolloutResult) -> FinishedRollout | None:
+def finish_rollout(result: RolloutResult, scope: SequenceScope = "main") -> FinishedRollout | None:
     """Return the rollout for training, or None if it has no reward or no episode.
 
     None is also returned if the token ids are not one sequence because the answer was cut where it imitated messages of
     others.
 
+    Args:
+        result: The rollout.
+        scope: The conversations of a program that are trained.
+
     Raises:
         ConfigError: If the model returned no token ids, or if the ids are not one sequence for another reason.
     """
-    if result.reward is None or result.episode is None:
+    episode = result.episode
+    if result.reward is None or episode is None:
         return None
-    if result.episode.tokens is None:
+    if episode.tokens is None:
         raise ConfigError("the model returned no token ids")
-    cut = any(error.kind == INVENTED_ANSWER for error in result.episode.errors)
-    if cut and any(turn.restarts for turn in result.episode.tokens[1:]):
+    if episode.captured is not None:
+        sequences = _select_sequences(episode, episode.captured, scope)
+        trained = sum(number != NOT_SAMPLED for one in sequences for number in one.tokens.mask)
+        return FinishedRollout(result, sequences, result.reward, trained / episode.captured.sampled_ids)
+    cut = any(error.kind == INVENTED_ANSWER for error in episode.errors)
+    if cut and any(turn.restarts for turn in episode.tokens[1:]):
         return None
     try:
-        return FinishedRollout(result, sequence(result.episode.tokens), result.reward)
+        tokens = sequence(episode.tokens)
     except ValueError as error:
         raise ConfigError(f"an episode is not one sequence of ids, as trainers require: {error}") from error
+    return FinishedRollout(result, [TrainedSequence(tokens, episode.messages)], result.reward)
+
+
+def _select_sequences(episode: Episode, captured: Captured, scope: SequenceScope) -> list[TrainedSequence]:
+    main = captured.main
+    return [
+        TrainedSequence(
+            TokenSequence(one.ids, one.mask, one.logprobs),
+            # Those of the episode are without the key of the gateway.
+            episode.messages if one.last is main[-1] else one.last.conversation,
+        )
+        for one in captured.select(scope)
+    ]
 
 
 def make_scored_data(
@@ -92,21 +127,28 @@ def make_scored_data(
 
     For a chat server, `inference_logprobs` is None and `group_overrides` is `{"phase": 1}`.
 
+    If a rollout has several sequences, each has the reward of its rollout, `group_overrides` has their number as
+    `group_size`, and `advantages` has for each sampled id the reward minus the mean over the rollouts, divided by
+    their standard deviation. Otherwise `advantages` is None, because the trainer's own are the same.
+
     Source of the format: `ScoredData` in `atroposlib/api/server.py` (0.4.0), and `example_trainer/data.py` in
     NousResearch/atropos, which reads `generation_params["temperature"]`.
     """
-    logprobs = [rollout.tokens.logprobs for rollout in done]
+    members = [(rollout, one) for rollout in done for one in rollout.sequences]
+    logprobs = [one.tokens.logprobs for _, one in members]
+    # Not None: atroposlib looks up `group_size` in it.
+    overrides = {} if phase == 2 else {"phase": phase}
+    several = len(members) != len(done)
     return {
-        "tokens": [rollout.tokens.ids for rollout in done],
-        "masks": [rollout.tokens.mask for rollout in done],
-        "scores": [rollout.reward for rollout in done],
-        "advantages": None,
+        "tokens": [one.tokens.ids for _, one in members],
+        "masks": [one.tokens.mask for _, one in members],
+        "scores": [rollout.reward for rollout, _ in members],
+        "advantages": _advantages(done) if several else None,
         "ref_logprobs": None,
-        "messages": [_messages(rollout.result) for rollout in done],
+        "messages": [_messages(one.messages) for _, one in members],
         "generation_params": dict(generation_params),
         "inference_logprobs": [each for each in logprobs if each is not None] if phase == 2 else None,
-        # Not None: atroposlib looks up `group_size` in it.
-        "group_overrides": {} if phase == 2 else {"phase": phase},
+        "group_overrides": {**overrides, "group_size": len(members)} if several else overrides,
         "overrides": None,
         "images": None,
         "distill_token_ids": None,
@@ -114,12 +156,22 @@ def make_scored_data(
     }
 
 
-def _messages(result: RolloutResult) -> list[Message]:
+def _advantages(done: Sequence[FinishedRollout]) -> list[list[float]]:
+    """Return the advantage of each id, with the formula of the example trainer, over rollouts in place of sequences."""
+    rewards = [rollout.reward for rollout in done]
+    mean, spread = fmean(rewards), max(pstdev(rewards), 1e-8)
+    return [
+        [0.0 if number == NOT_SAMPLED else (rollout.reward - mean) / spread for number in one.tokens.mask]
+        for rollout in done
+        for one in rollout.sequences
+    ]
+
+
+def _messages(messages: Sequence[Message]) -> list[Message]:
     """Return the conversation. Each message has a content, which the atropos server requires. Unpaired surrogates,
     which occur in datasets and in model output, are replaced, because neither the server nor a file accepts them.
     """
-    assert result.episode is not None
-    return [to_json({**message, "content": message.get("content") or ""}) for message in result.episode.messages]
+    return [to_json({**message, "content": message.get("content") or ""}) for message in messages]
 
 
 _WITHOUT_FRACTION = frozenset({int, bool, str, type(None)})

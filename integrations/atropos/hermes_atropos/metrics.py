@@ -33,6 +33,7 @@ class RolloutTally:
         self._dropped: Counter[str] = Counter()
         self._rerolls: Counter[str] = Counter()
         self._errors: list[str] = []
+        self._shares: list[float] = []
         self._calls = self._tool_errors = self._rerolled = 0
 
     def add(self, result: RolloutResult) -> None:
@@ -51,6 +52,10 @@ class RolloutTally:
             self._tool_errors += len(failed)
             self._call_seconds += [call.duration_s for call in calls if call.state != "not_begun"]
             self._errors += [f"{call.name}: {call.error_kind}: {call.content[:200]}" for call in failed]
+
+    def add_share(self, share: float) -> None:
+        """Count the share of a rollout's sampled ids that is trained."""
+        self._shares.append(share)
 
     def reroll(self, cause: str) -> None:
         """Count a rollout that runs again."""
@@ -93,6 +98,8 @@ class RolloutTally:
         if self._rewards:
             metrics["train/reward_mean"] = fmean(self._rewards)
             metrics["train/pass_rate"] = fmean(self._solved)
+        if self._shares:
+            metrics["train/trained_share"] = fmean(self._shares)
         if self._turns:
             metrics["train/turns_mean"] = fmean(self._turns)
         if self._errors:

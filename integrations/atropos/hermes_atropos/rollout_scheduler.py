@@ -53,13 +53,14 @@ from hermes_atropos.rollout_outcomes import (
     to_verdict,
 )
 from hermes_atropos.servers import ServerKind, Servers, make_model
-from hermes_atropos.spec import SandboxSpec
+from hermes_atropos.spec import SandboxSpec, agent_options
 from hermes_exec import ConfigError, ErrorCause, ExecError, ImageError, Slot
 from hermes_exec.aio.tasks import PlainTaskGroup
 
 logger = logging.getLogger(__name__)
 _ADVICE_INTERVAL = 8
 _MAX_CAUSES = 3
+_SMALL_SHARE = 0.5
 
 ItemT = TypeVar("ItemT")
 OnGroup = Callable[[Group], None]
@@ -92,6 +93,7 @@ class RolloutScheduler(Generic[ItemT]):
         self._failures: list[str] = []
         self._recent_drops: deque[str] = deque(maxlen=_MAX_CAUSES)
         self._same_scores = 0
+        self._warned_of_share = False
         self._stop_error: EnvironmentStopped | None = None
 
     async def run(self, work: Callable[[], Awaitable[None]], at_once: int) -> None:
@@ -296,8 +298,9 @@ class RolloutScheduler(Generic[ItemT]):
         await self._env.pool.release(first)
         while True:
             self.tally.add(result)
-            done = finish_rollout(result)
+            done = finish_rollout(result, self._env.config.sequences)
             if done is not None:
+                self._note_share(done.share)
                 group.done.append(done)
                 return
             if is_final(result) or group.rerolls.total() >= self._env.config.max_rerolls:
@@ -307,6 +310,18 @@ class RolloutScheduler(Generic[ItemT]):
             self.tally.reroll(cause)
             logger.info("rerolling a rollout of group %d: %s", group.number, explain_outcome(result))
             result = mark_for_reroll(await self._rollout(item, spec, group.toolsets).run(self._env.pool, model))
+
+    def _note_share(self, share: float) -> None:
+        """Count the share of a rollout's sampled ids that is trained, and warn once if it is small."""
+        self.tally.add_share(share)
+        if share < _SMALL_SHARE and not self._warned_of_share:
+            self._warned_of_share = True
+            logger.warning(
+                "only %d %% of the ids that were sampled for a program are trained: the others are in other "
+                "conversations (--env.sequences is %s)",
+                100 * share,
+                self._env.config.sequences,
+            )
 
     def _rollout(self, item: ItemT, spec: SandboxSpec, toolsets: Sequence[str]) -> Rollout:
         env, config = self._env, self._env.config
@@ -339,6 +354,8 @@ class RolloutScheduler(Generic[ItemT]):
                     raise EnvironmentMistake(f"it must return a reward and a mapping, not {show_value(outcome)}")
                 return to_verdict(outcome[0])
 
+        if spec.program is not None and self.kind == "openai":
+            raise ConfigError("a program needs a server of token ids: a chat server returns none")
         with translate_hook_errors(env, "format_prompt"):
             messages = _messages(env.format_prompt(item), config.system_prompt)
         return Rollout(
@@ -346,22 +363,11 @@ class RolloutScheduler(Generic[ItemT]):
             files=spec.files,
             prepare=prepare,
             cwd=spec.cwd,
-            toolsets=toolsets if spec.toolsets is None else spec.toolsets,
-            tools=spec.tools or None,
-            tool_options=config.tool_options,
             scoring=Scoring(check=check, files=spec.check_files, score_in=spec.score_in, keep=spec.keep),
             image=spec.image,
             profile=spec.profile,
             workdir=spec.workdir,
-            loop={
-                "max_turns": config.max_agent_turns,
-                "max_tokens": config.max_tokens_per_turn,
-                "parallel_calls": config.parallel_calls,
-                "temperature": config.agent_temperature,
-                "sampling": config.further_sampling,
-                "deadline_s": config.deadline_s,
-                **spec.loop,
-            },
+            **agent_options(spec, config, toolsets),
         )
 
     def _drop_group(self, item: ItemT, group: Group, error: Exception) -> None:

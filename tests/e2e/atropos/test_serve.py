@@ -191,6 +191,7 @@ def test_process_ends_with_an_error_when_nothing_can_be_had(tokenizer: Path, tmp
         ("process", ["--env.chat_template", "{{ messages[0].content }}"], "chat template"),
         ("process", ["--env.tokenizer_name", "/no/such/directory"], "tokenizer"),
         ("serve", ["--openai.server_type", "openai"], "send_without_logprobs"),
+        ("serve", ["--env.sequences", "all"], "serve needs --env.sequences main"),
         ("serve", ["--env.group_size", "1"], "every group has equal scores"),
         ("serve", ["--env.max_num_workers", "99"], "64 slots are enough for 32 groups of 2"),
         ("process", ["--env.backend", "dokcer"], "dokcer"),

@@ -8,7 +8,15 @@ import pytest
 
 from hermes_agent import AgentLoop, RolloutResult, Verdict
 from hermes_agent.tokens import TokenModel, TokenSequence
-from hermes_atropos.groups import FinishedRollout, Group, KeptGroups, find_problem, finish_rollout
+from hermes_atropos.groups import (
+    FinishedRollout,
+    Group,
+    KeptGroups,
+    TrainedSequence,
+    find_problem,
+    finish_rollout,
+    make_scored_data,
+)
 from hermes_atropos.metrics import RolloutTally, format_conversation
 from hermes_exec import ErrorCause
 from hermes_exec.results import PoolStats
@@ -16,7 +24,7 @@ from tests.unit.agent.tokens.families import FAMILIES
 from tests.unit.agent.tokens.test_session import TOKENIZER, Told
 from tests.unit.agent.toolboxes import FunctionTools, echo
 
-DONE = FinishedRollout(RolloutResult(None), TokenSequence([1], [1], [-1.0]), 1.0)
+DONE = FinishedRollout(RolloutResult(None), [TrainedSequence(TokenSequence([1], [1], [-1.0]), [])], 1.0)
 STATS = PoolStats(
     sandboxes={}, slots_most=4, slots_total=4, slots_in_use=1, slots_free=3, slots_quarantined=0, waiting=0, launches=1,
     failures=0, calls=0, acquired=2, released=1, acquire_p50_s=0.1, acquire_p95_s=0.2,
@@ -88,9 +96,12 @@ def test_a_tally_counts_and_begins_anew() -> None:
     tally.add(RolloutResult(None, cause=ErrorCause.POLICY))
     tally.drop("infra")
     tally.reroll("hook")
+    tally.add_share(0.25)
+    tally.add_share(0.75)
     read = tally.read(STATS, [0.0, 0.5, 2.0])
     assert (read["train/rerolls_hook"], read["loop/late_s_max"], read["loop/late_s_p50"]) == (1, 2.0, 0.5)
     assert (read["train/infra_rate"], read["train/finish_infra"], read["train/groups_dropped_infra"]) == (0.5, 1.0, 1)
+    assert read["train/trained_share"] == 0.5
     assert (read["pool/acquired"], read["pool/slots_in_use"]) == (2, 1)
     assert tally.read(STATS, ())["train/rollouts"] == 0
 
@@ -115,3 +126,18 @@ async def test_episode_that_restarts_after_an_invented_answer_is_not_trained_on(
     result = RolloutResult(episode, Verdict(1.0, True))
     assert (episode.trainable, [error.kind for error in episode.errors]) == (True, ["invented_answer"])
     assert (finish_rollout(result) is not None) == whole
+
+
+def test_group_with_several_sequences_of_a_rollout_has_the_mean_of_its_rollouts() -> None:
+    def rollout(reward: float, count: int) -> FinishedRollout:
+        one = TrainedSequence(TokenSequence([1, 2], [-100, 2], [1.0, -1.0]), [{"role": "user", "content": "go"}])
+        return FinishedRollout(RolloutResult(None), [one] * count, reward)
+
+    group = make_scored_data([rollout(1.0, 3), rollout(0.0, 1)], {}, phase=2)
+    assert (group["scores"], group["group_overrides"]) == ([1.0, 1.0, 1.0, 0.0], {"group_size": 4})
+    assert group["advantages"] == [[0.0, 1.0]] * 3 + [[0.0, -1.0]]
+    assert find_problem(dict(group), 4) is None
+    same = make_scored_data([rollout(1.0, 2), rollout(1.0, 1)], {}, phase=1)
+    assert (same["advantages"], same["group_overrides"]) == ([[0.0, 0.0]] * 3, {"phase": 1, "group_size": 3})
+    whole = make_scored_data([rollout(1.0, 1), rollout(0.0, 1)], {}, phase=2)
+    assert (whole["advantages"], whole["group_overrides"]) == (None, {})
