@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import get_args
 
 import pytest
 
 from hermes_agent.gateway.capture import Capture
 from hermes_agent.gateway.request import Answer
-from hermes_agent.gateway.tree import Captured
+from hermes_agent.gateway.tree import Captured, SequenceScope
 from hermes_agent.messages import Message
 from hermes_agent.tokens import Sample, sequence
 from tests.unit.agent.gateway.policy import Policy, answers_of, ask, go_on, request, trained_turns
@@ -51,6 +52,25 @@ async def test_sequences_of_a_tree_train_shared_ids_once() -> None:
     assert [each.shared for each in sequences] == [0, ends[1], ends[0], 0]
     assert trained_turns(sequences) == [log[0], log[1], log[2], log[3], log[4], log[5]]
     assert capture.captured.roots == [first.node, other.node]
+
+
+async def test_selection_leaves_out_answers_that_were_thrown_away() -> None:
+    """The turns before an answer that was thrown away are trained, and the end of the main conversation always."""
+    sampler = policy()
+    async with Capture(sampler.model()) as capture:
+        assert capture.captured.select("all") == []
+        first = await ask(capture, BEGIN)
+        part = await ask(capture, user("a part"))
+        await ask(capture, go_on(user("a part"), part, "a summary that nothing uses"))
+        await ask(capture, user("a title that nothing uses"))
+        await ask(capture, go_on(BEGIN, first, f"a question about {text_of(part)}"))
+        await ask(capture, go_on(BEGIN, first, "the end"))
+        await ask(capture, user("a name for the directory"))
+    log = sampler.log
+    selected = {scope: trained_turns(capture.captured.select(scope)) for scope in get_args(SequenceScope)}
+    assert selected == {"main": [log[0], log[5]], "root": [log[0], log[5]], "all": [log[0], log[5], log[1], log[6]]}
+    assert [each.last.number for each in capture.captured.select("all")] == [5, 1, 6]
+    assert capture.captured.sampled_ids == sum(len(each.ids) for each in log)
 
 
 async def test_main_is_the_last_delivered_conversation_of_the_first_root() -> None:
