@@ -53,7 +53,7 @@ def run(
     """Train, print each step and return the steps. With `harness`, a program in the slot asks the model.
 
     Raises:
-        RuntimeError: If no batch arrives for two minutes.
+        RuntimeError: If no batch arrives for five minutes.
     """
     policy = Policy(seed)
     server = PolicyServer(policy)
@@ -145,13 +145,13 @@ def _environment(directory: Path, api: str, url: str, settings: Mapping[str, obj
 
 
 def _batch(api: str) -> list[dict[str, Any]]:
-    end = time.monotonic() + 120
+    end = time.monotonic() + 300
     while time.monotonic() < end:
         batch: list[dict[str, Any]] | None = _ask(api, "/batch")["batch"]
         if batch is not None:
             return batch
         time.sleep(0.05)
-    raise RuntimeError("no batch arrived for two minutes")
+    raise RuntimeError("no batch arrived for five minutes")
 
 
 def _ask(url: str, path: str, body: object = None) -> dict[str, Any]:
