@@ -15,6 +15,7 @@ from typing import Any, Literal, overload
 from hermes_agent.artifacts import Artifacts, CollectedFiles, collect_artifacts
 from hermes_agent.episode import Episode, EpisodeError, Finish
 from hermes_agent.gateway.episode import run_program_episode
+from hermes_agent.gateway.harnesses import Harness
 from hermes_agent.gateway.options import Gateway
 from hermes_agent.gateway.program import HarnessProgram, task_text
 from hermes_agent.hooks import Hooks, Turn
@@ -53,9 +54,9 @@ class Rollout:
         profile: Profile of the slot, as in `SandboxPool.slot`.
         workdir: Working directory of the slot, as in `SandboxPool.slot`.
         loop: Arguments of `AgentLoop` (`max_turns`, `hooks`, …).
-        program: A harness that runs in the slot in place of the `AgentLoop`: a program and its arguments, with the task
-            in place of `{task}`, or a text for the slot's shell. `messages` is then a text or one user message. Both
-            forms have it in the variable `HERMES_TASK`, and reach the model by a `ModelGateway`.
+        program: A harness that runs in the slot in place of the `AgentLoop`: a recipe (`harness`), a program and its
+            arguments, with the task in place of `{task}`, or a text for the slot's shell. `messages` is then a text or
+            one user message. All forms have it in the variable `HERMES_TASK`, and reach the model by a `ModelGateway`.
         gateway: Options and budgets of the gateway. None: the defaults of `Gateway`.
         env: Variables of `program`, which win over `ModelGateway.env`.
         deadline_s: The most seconds that `program` runs, with outages of the model's endpoint. None: no bound.
@@ -80,7 +81,7 @@ class Rollout:
     profile: str | ProfileConfig | None = None
     workdir: str | None = None
     loop: Mapping[str, Any] = field(default_factory=dict)
-    program: str | Sequence[str] | None = None
+    program: str | Sequence[str] | Harness | None = None
     gateway: Gateway | None = None
     env: Mapping[str, str] | None = None
     deadline_s: float | None = None
@@ -102,9 +103,15 @@ class Rollout:
     @property
     def _harness_program(self) -> HarnessProgram:
         assert self.program is not None
-        task = task_text(self.messages)
-        env, deadline_s = self.env or {}, self.deadline_s
-        return HarnessProgram(command=self.program, task=task, env=env, cwd=self.cwd, deadline_s=deadline_s)
+        program = self.program
+        command, env = (program.argv, program.env) if isinstance(program, Harness) else (program, {})
+        return HarnessProgram(
+            command=command,
+            task=task_text(self.messages),
+            env={**env, **(self.env or {})},
+            cwd=self.cwd,
+            deadline_s=self.deadline_s,
+        )
 
     @overload
     def run(self, pool: blocking.SandboxPool, model: Model | SessionModel) -> RolloutResult: ...

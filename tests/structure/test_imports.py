@@ -66,6 +66,7 @@ READS_ENVIRONMENT = (
     "hermes_exec.pool.pool",  # SandboxPool.from_env
     "hermes_exec.backends.helpers",  # what helper programs get of it
     "hermes_exec.tools.code.programs",  # they run in slots
+    "hermes_agent.gateway.script",  # it runs in slots
     "hermes_agent.cli.agent",
     "hermes_agent.models.http.environment",  # proxies and headers, as the official client of OpenAI
     "hermes_batch.cli",

@@ -46,6 +46,9 @@ _UNKNOWN: Mapping[str, Any] = {
     "ended": "",
     "compacted": False,
     "version": "",
+    "program": "",
+    "roots": 0,
+    "sequences": 0,
 }
 """The values of columns that earlier versions did not write."""
 
@@ -65,7 +68,7 @@ def upgrade_row(row: dict[str, Any]) -> dict[str, Any]:
     Rows without `messages` get messages that are re-read from their conversation. They are not exportable, because
     these may differ from the messages of the episode.
     """
-    if all(isinstance(row.get(name), str) for name in (*JSON_COLUMNS, "solved", "group")):
+    if all(isinstance(row.get(name), str) for name in (*JSON_COLUMNS, "solved", "group", "program")):
         return row
     turns = [turn for turn in row["conversations"] if isinstance(turn, dict)]
     conversation = [

@@ -21,16 +21,20 @@ from hermes_agent import (
     ShortenOldResults,
     SummariseOldTurns,
 )
+from hermes_agent.gateway import Gateway
 from hermes_agent.models.embedded.embedded import EMBEDDED_NAME
 from hermes_agent.models.factory import EMBEDDED, create_model
 from hermes_agent.scoring import check_inside
 from hermes_agent.turn import ParallelCalls, parse_parallel_calls
 from hermes_batch.artifacts import artifact_directory
 from hermes_batch.budget import RunBudget
+from hermes_batch.dataset import CheckTask
 from hermes_batch.dataset_config import DatasetConfig
+from hermes_batch.program import EXCLUDED_SETTINGS, check_task, parse_program
 from hermes_batch.prompt_messages import check_prefill
 from hermes_batch.references import resolve_reference
 from hermes_batch.scorers import load_tools
+from hermes_batch.task import Task
 from hermes_batch.units import Unit
 from hermes_exec import ConfigError
 from hermes_exec.tools import Draw, ToolOptions, draw_toolsets, schemas_for, select
@@ -76,6 +80,12 @@ class BatchConfig(DatasetConfig):
     `tools` are names of single tools and host tools made with `@tool`, and `hooks` are `hermes_agent.Hooks`. A tool may
     be named by a text ("file.py:name" or "package.module:name"), so that a run can be resumed without giving it again.
 
+    With a `program`, a harness works on each prompt in its slot in place of the agent loop: the name of a recipe
+    (`hermes_agent.gateway.harness`), or a command as a text for `shlex.split` or a list, with the prompt in place of
+    `{task}`. Its budgets are `max_turns` (answers of the model), `max_cost` and `deadline_s`. The other settings of the
+    agent loop are refused (`hermes_batch.program.EXCLUDED_SETTINGS`), and so are the entries `system` and `toolsets` of
+    prompts, and `messages` other than one user message.
+
     With a `distribution`, the toolsets of each sample are drawn from it instead of `toolsets`, with `seed` (default 0),
     the prompt's content and the sample's number. `tool_options` are fields of `ToolOptions`. `collect` are paths or
     patterns of files of the working directory, which are copied to `artifacts/` at the end of each episode, besides
@@ -101,6 +111,7 @@ class BatchConfig(DatasetConfig):
     budget_tokens: Annotated[int, Field(ge=1)] | None = None
     budget_time_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     retries: Annotated[int, Field(ge=0)] = 2
+    program: str | tuple[str, ...] | None = None
     max_turns: Annotated[int, Field(ge=1)] = 30
     max_tool_calls: Annotated[int, Field(ge=0)] | None = None
     parallel_calls: ParallelCalls = "safe"
@@ -145,6 +156,18 @@ class BatchConfig(DatasetConfig):
                 f"until_solved: {self.until_solved} solved samples of a prompt need at least as many samples; samples "
                 f"is {self.samples}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_program(self) -> Self:
+        if self.program is None:
+            return self
+        parse_program(self.program)
+        defaults = {
+            name: field.get_default(call_default_factory=True) for name, field in type(self).model_fields.items()
+        }
+        if others := [name for name in EXCLUDED_SETTINGS if getattr(self, name) != defaults[name]]:
+            raise ValueError(f"{', '.join(others)}: for the agent loop, whose place the program takes")
         return self
 
     @field_validator("tools")
@@ -232,11 +255,13 @@ class BatchConfig(DatasetConfig):
         )
 
     def toolsets_of(self, unit: Unit) -> tuple[str, ...]:
-        """Return the toolsets of a sample: drawn for it, or the run's.
+        """Return the toolsets of a sample: drawn for it, or the run's. A program has none.
 
         Raises:
             ConfigError: If a toolset is unknown.
         """
+        if self.program is not None:
+            return ()
         if unit.task.toolsets is not None:
             return tuple(unit.task.toolsets)
         if self.distribution is None:
@@ -248,6 +273,8 @@ class BatchConfig(DatasetConfig):
         """Return the drawn toolsets that have no available tool, or without a distribution the unavailable tools of
         `toolsets`.
         """
+        if self.program is not None:
+            return ()
         if self.distribution is None:
             return select(self.toolsets).unavailable
         drawn = (self._draw(self.distribution, unit).dropped for unit in units)
@@ -259,25 +286,56 @@ class BatchConfig(DatasetConfig):
     def make_rollout(self, unit: Unit) -> Rollout:
         """Return the rollout of a sample of a prompt."""
         task = unit.task
+        collect = self._artifacts(unit)
+        if self.program is not None:
+            return replace(self.make_slot_rollout(task), collect=collect, **self._program_options(self.program, unit))
         messages = task.beginning
         if self.system_prompt is not None and messages[0]["role"] != "system":
             messages = [{"role": "system", "content": self.system_prompt}, *messages]
-        seed = {} if self.seed is None else {"seed": unit.seed(self.seed)}
         return replace(
             self.make_slot_rollout(task),
             messages=messages,
             toolsets=self.toolsets_of(unit),
             tools=load_tools(self.tools) or None,
             tool_options=ToolOptions.of(self.tool_options),
-            collect=self._artifacts(unit),
+            collect=collect,
             loop={
                 **{name: getattr(self, name) for name in _LOOP},
                 **{name: value for name in _LOOP if (value := getattr(task, name, None)) is not None},
-                "sampling": {**seed, **self.sampling, **task.sampling},
+                "sampling": self._sampling(unit),
                 "hooks": self.hooks,
                 "context": self._make_context(),
             },
         )
+
+    def _program_options(self, program: str | tuple[str, ...], unit: Unit) -> dict[str, Any]:
+        task = unit.task
+        sampling = {"temperature": self.temperature, "max_tokens": self.max_tokens, **self._sampling(unit)}
+        gateway = Gateway(
+            max_requests=task.max_turns or self.max_turns,
+            max_cost=self.max_cost,
+            sampling={name: value for name, value in sampling.items() if value is not None},
+        )
+        return {
+            "program": parse_program(program),
+            "gateway": gateway,
+            "deadline_s": task.deadline_s or self.deadline_s,
+        }
+
+    def _sampling(self, unit: Unit) -> dict[str, Any]:
+        seed = {} if self.seed is None else {"seed": unit.seed(self.seed)}
+        return {**seed, **self.sampling, **unit.task.sampling}
+
+    def _make_check_of_tasks(self) -> CheckTask:
+        check_settings = super()._make_check_of_tasks()
+        if self.program is None:
+            return check_settings
+
+        def check(task: Task) -> None:
+            check_settings(task)
+            check_task(task)
+
+        return check
 
     def _make_context(self) -> Context | SummariseOldTurns | None:
         if self.context_tokens is None:

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, field_validator
 
 from hermes_agent import CommandCheck, Rollout, Scoring
 from hermes_agent.scoring import Files, ScoreIn, Scorer
-from hermes_batch.dataset import Extra, read_dataset
+from hermes_batch.dataset import CheckTask, Extra, read_dataset
 from hermes_batch.references import resolve_reference
 from hermes_batch.rows.source import parse_dataset
 from hermes_batch.scorers import FunctionScorer, count_parameters, load_scorer
@@ -100,11 +100,14 @@ class DatasetConfig(ConfigModel):
             ConfigError: If the dataset cannot be read, has errors, or has a prompt that cannot run with these settings,
                 or if no prompt is selected.
         """
-        checks = TaskChecks(
+        tasks = read_dataset(self.dataset, self.extra, self.columns, self._make_check_of_tasks())
+        return select_tasks(tasks, **{name: getattr(self, name) for name in _SELECTION})
+
+    def _make_check_of_tasks(self) -> CheckTask:
+        """Return the function that checks each prompt against these settings."""
+        return TaskChecks(
             self.backend, self.image, self.backend_options, strict=self.strict, has_scorer=self.scorer is not None
         )
-        tasks = read_dataset(self.dataset, self.extra, self.columns, checks)
-        return select_tasks(tasks, **{name: getattr(self, name) for name in _SELECTION})
 
     def image_of(self, task: Task) -> str | None:
         """Return the image of a prompt's slot: its own, its profile's, or the run's. None if the backend has none."""

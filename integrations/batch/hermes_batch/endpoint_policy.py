@@ -9,7 +9,7 @@ from typing import Literal
 
 import anyio
 
-from hermes_agent import Hooks, ToolCall, Turn
+from hermes_agent import Completion, Episode, Hooks, ToolCall, Turn
 from hermes_agent.parsers.unread_calls import UNREAD_CALLS
 from hermes_batch.result import BatchResult
 from hermes_exec import ConfigError
@@ -62,7 +62,7 @@ class EndpointPolicy:
             return None if own.before_call is None else own.before_call(call)
 
         def on_turn(turn: Turn) -> Awaitable[None] | None:
-            self._note_turn(turn)
+            self._note_completion(turn.completion)
             return None if own.on_turn is None else own.on_turn(turn)
 
         return replace(own, before_call=before_call, on_turn=on_turn)
@@ -71,10 +71,15 @@ class EndpointPolicy:
         self._has_answered = True
         self.end_outage()
 
-    def _note_turn(self, turn: Turn) -> None:
+    def note_program(self, episode: Episode) -> None:
+        """Note the answers of the model to a program, which calls no hooks, when it has ended."""
+        for node in episode.captured.nodes if episode.captured is not None else ():
+            self._note_completion(node.completion)
+
+    def _note_completion(self, completion: Completion) -> None:
         self._note_answer()
         if len(self._first_answers) < FIRST_ANSWERS:
-            unread = (problem.message for problem in turn.completion.problems if problem.kind == UNREAD_CALLS)
+            unread = (problem.message for problem in completion.problems if problem.kind == UNREAD_CALLS)
             self._first_answers.append(next(unread, None))
 
     def begin_outage(self, why: str) -> None:

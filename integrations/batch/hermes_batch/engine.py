@@ -201,6 +201,8 @@ class Engine:
                 await anyio.to_thread.run_sync(remove_directory, rollout.collect.directory)
             result = await spending.count(rollout, hooks).run(self._plan.pool, self._plan.model)
             spending.settle(result)
+            if rollout.program is not None and result.episode is not None:
+                self._endpoint.note_program(result.episode)
             if (full := find_full_disk(result)) is not None:
                 raise HostDiskFull(f"{full}; then continue the run: {self._plan.continuation}")
             if (refusal := find_refusal(result)) is not None and refusal.kind == AccessRefused.__name__:
@@ -221,6 +223,7 @@ class Engine:
             result,
             model=self._plan.model_name,
             toolsets=tuple(rollout.toolsets or ()),
+            program=rollout.program,
             backend=self._plan.backend,
             image=self._plan.image_of(unit),
             attempts=attempts,

@@ -15,6 +15,7 @@ from hermes_batch.artifacts import artifact_directory
 from hermes_batch.columns import JSON_COLUMNS
 from hermes_batch.images import extract_images
 from hermes_batch.measurements import TimingFacts, measure, token_facts
+from hermes_batch.program import Program, describe_program
 from hermes_batch.units import Unit
 
 Solved = Literal["solved", "unsolved", "unscored", "unchecked"]
@@ -73,6 +74,9 @@ class Record(TypedDict):
     `artifacts` the files that were collected from the slot. `usage` is the usage of each completion, `tokens`
     are the token ids of each turn, if the model returned them, and `timings` are the parts of `seconds`.
 
+    `program` is the harness that worked in place of the agent loop. The conversation is then its main one, `usage` has
+    the completions of all, and `roots` and `sequences` count the conversations that it began and their ends.
+
     Columns that can be empty or have any structure are JSON text (`hermes_batch.JSON_COLUMNS`), so that every column
     has one type in all records.
     """
@@ -117,6 +121,9 @@ class Record(TypedDict):
     sampling: str
     compacted: bool
     version: str
+    program: str
+    roots: int
+    sequences: int
     attempts: int
     backend: str
     image: str
@@ -144,6 +151,7 @@ def make_record(
     *,
     model: str,
     toolsets: Sequence[str],
+    program: Program | None = None,
     backend: str,
     image: str,
     attempts: int = 1,
@@ -203,6 +211,7 @@ def make_record(
         "screenshots": extracted.screenshots,
         "artifacts": [f"{artifact_directory(unit)}/{path}" for path in result.collected.paths],
         **measure(result),
+        **describe_program(program, episode),
         "attempts": attempts,
         "backend": backend,
         "image": image,

@@ -164,6 +164,8 @@ def _write_state(config: BatchConfig, result: BatchResult) -> None:
 def _read_units(config: BatchConfig) -> list[Unit]:
     tasks = config.read_tasks()
     units = [*iterate_units(tasks, config.samples)]
+    if config.program is not None:
+        return units
     if config.distribution is None:
         common = next((unit for unit in units if unit.task.toolsets is None), None)
         if common is not None and not (config.tools or select(config.toolsets_of(common)).tools):

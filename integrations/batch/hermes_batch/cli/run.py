@@ -69,6 +69,15 @@ class _RunOptions(RowOptions):
         float | None, typer.Option("--budget-time", metavar="SECONDS", help="Longest time of the run.")
     ] = None
     retries: Annotated[int, typer.Option("--retries", min=0, help="How often to retry a prompt whose slot failed.")] = 2
+    program: Annotated[
+        str | None,
+        typer.Option(
+            "--program",
+            metavar="NAME|COMMAND",
+            help="A harness to run in each slot in place of the agent loop: mini-swe-agent, hermes-agent, claude-code, "
+            "codex, script, or a command with the prompt in place of {task}.",
+        ),
+    ] = None
     system_prompt: Annotated[str | None, typer.Option("--system-prompt", help="System message before each prompt.")] = (
         None
     )

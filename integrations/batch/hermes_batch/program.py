@@ -1,0 +1,90 @@
+"""The program of a run: its setting, the settings and rows that exclude it, and its columns of a record."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import TypedDict
+
+from hermes_agent import Episode
+from hermes_agent.gateway import Captured, Harness, harness
+from hermes_agent.gateway.harnesses import RECIPES
+from hermes_batch.task import Task
+from hermes_exec import ConfigError
+
+Program = str | Sequence[str] | Harness
+"""A program as `hermes_agent.Rollout` takes it."""
+
+EXCLUDED_SETTINGS = (
+    *("toolsets", "tools", "tool_options", "distribution", "system_prompt", "context", "hooks"),
+    *("parallel_calls", "max_tool_calls", "max_tool_seconds", "max_tokens_total"),
+)
+"""The settings of `BatchConfig` for the agent loop, whose place the program takes."""
+
+
+class ProgramFacts(TypedDict):
+    """The program of a rollout, the number of conversations that it began, and of the sequences that they are for a
+    trainer. Empty and 0 without a program.
+    """
+
+    program: str
+    roots: int
+    sequences: int
+
+
+def parse_program(program: str | Sequence[str]) -> Harness | tuple[str, ...]:
+    """Return the recipe of this name, or the program and its arguments.
+
+    Raises:
+        ConfigError: If it is empty, or a text that is not quoted correctly.
+    """
+    if isinstance(program, str) and program in RECIPES:
+        return harness(program)
+    try:
+        argv = tuple(shlex.split(program) if isinstance(program, str) else program)
+    except ValueError as error:
+        raise ConfigError(f"program: {program!r} cannot be split into arguments: {error}") from None
+    if not argv or not argv[0]:
+        raise ConfigError(f"program is empty; give the name of a recipe ({', '.join(RECIPES)}), or a command")
+    return argv
+
+
+def check_task(task: Task) -> None:
+    """Check that a program can work on a task.
+
+    Raises:
+        ConfigError: If the task has anything but one text for the program, or options of the agent loop.
+    """
+    if task.system is not None:
+        raise ConfigError("system: a program has its own system message, which a row cannot set")
+    if task.toolsets is not None:
+        raise ConfigError("toolsets: a program has its own tools, which a row cannot set")
+    if task.messages is not None and _is_conversation(task):
+        raise ConfigError("messages: a program gets one text; give a prompt, or one user message without images")
+
+
+def _is_conversation(task: Task) -> bool:
+    (message, *others) = task.beginning
+    return bool(others) or message["role"] != "user" or not isinstance(message["content"], str)
+
+
+def describe_program(program: Program | None, episode: Episode | None) -> ProgramFacts:
+    """Return the columns of a rollout's program."""
+    captured = None if episode is None else episode.captured
+    return ProgramFacts(
+        program=_format_program(program),
+        roots=0 if captured is None else len(captured.roots),
+        sequences=0 if captured is None else _count_sequences(captured),
+    )
+
+
+def _format_program(program: Program | None) -> str:
+    if isinstance(program, Harness):
+        return program.name
+    return program if isinstance(program, str) else shlex.join(program or ())
+
+
+def _count_sequences(captured: Captured) -> int:
+    """Return the length of `Captured.sequences()`, also for a model without token ids."""
+    delivered = {node for node in captured.nodes if node.trained and node.delivered}
+    return len(delivered - {node.parent for node in delivered})
