@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hermes_agent.gateway import Gateway
+from hermes_agent.gateway import Gateway, Harness
 from hermes_agent.scoring import Files, ScoreIn
 from hermes_exec import ConfigError
 from hermes_exec.tools import HostTool
@@ -42,7 +42,7 @@ class SandboxSpec:
     keep: Sequence[str] | None = None
     check_files: Files = field(default_factory=dict)
     loop: Mapping[str, Any] = field(default_factory=dict)
-    program: str | Sequence[str] | None = None
+    program: str | Sequence[str] | Harness | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     gateway: Mapping[str, Any] = field(default_factory=dict)
 
