@@ -21,10 +21,12 @@ EXCLUDED_SETTINGS = (
 )
 """The settings of `BatchConfig` for the agent loop, whose place the program takes."""
 
+_CHARACTERS = 1_000
+
 
 class ProgramFacts(TypedDict):
-    """The program of a rollout, the number of conversations that it began, and of the sequences that they are for a
-    trainer. Empty and 0 without a program.
+    """The program of a rollout (at most 1,000 characters), the number of conversations that it began, and of the
+    sequences that they are for a trainer. Empty and 0 without a program.
     """
 
     program: str
@@ -81,7 +83,8 @@ def describe_program(program: Program | None, episode: Episode | None) -> Progra
 def _format_program(program: Program | None) -> str:
     if isinstance(program, Harness):
         return program.name
-    return program if isinstance(program, str) else shlex.join(program or ())
+    text = program if isinstance(program, str) else shlex.join(program or ())
+    return text if len(text) <= _CHARACTERS else f"{text[: _CHARACTERS - 1]}…"
 
 
 def _count_sequences(captured: Captured) -> int:
