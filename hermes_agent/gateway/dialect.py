@@ -18,6 +18,13 @@ from hermes_agent.models.chat_answer import as_mapping, well_formed
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 _PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed", "stop", *_PENALTIES)
+_INTEGERS = ("top_k", "seed")
+_NUMBER_LIMIT = 2**63
+_PARTS = (b",", b"[", b"{", b"\\ud", b"\\uD")
+_MAX_PARTS = 2_000_000
+"""The most values and surrogates in a body, counted by their signs. 64 MiB of `[],` would block the event loop for
+seconds and take 1 GB of memory; a text with that many commas exceeds every context.
+"""
 _NO_SCHEMA: Mapping[str, Any] = {"type": "object", "properties": {}}
 
 
@@ -107,7 +114,9 @@ def sse(data: object, event: str = "") -> bytes:
 
 
 def read_json(body: bytes) -> Mapping[str, Any]:
-    """Return the JSON object of a body, with well-formed texts. Raises GatewayError (400) if it is none."""
+    """Return the JSON object of a body, with well-formed texts. Raises GatewayError (400) if it is none, or large."""
+    if sum(map(body.count, _PARTS)) > _MAX_PARTS:
+        raise refusal(f"the body has more than {_MAX_PARTS} values")
     try:
         value = json.loads(body, parse_float=_read_number, parse_constant=_read_number)
         if b"\\ud" in body or b"\\uD" in body:  # half of a surrogate pair, or a pair
@@ -134,16 +143,17 @@ def read_parameter(name: str, value: object) -> object:
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise refusal("stop is no text and no list of texts")
         return [well_formed(text) for text in texts if text]
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        raise refusal(f"{name} is no number")
+    kinds = int if name in _INTEGERS else int | float
+    if not isinstance(value, kinds) or isinstance(value, bool) or not abs(value) < _NUMBER_LIMIT:
+        raise refusal(f"{name} is no {'integer' if name in _INTEGERS else 'number'} below 2**63")
     return value
 
 
 def read_count(body: Mapping[str, Any], name: str) -> int | None:
     """Return a positive integer field, None if it is missing. Raises GatewayError (400) if it is something else."""
     value = body.get(name)
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-        raise refusal(f"{name} is no positive integer")
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < _NUMBER_LIMIT):
+        raise refusal(f"{name} is no positive integer below 2**63")
     return value
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import anyio
 import h11
 from anyio.abc import ByteStream
+from anyio.lowlevel import checkpoint
 
 from hermes_agent.gateway.request import GatewayError
 from hermes_exec.errors import ExecError
@@ -16,6 +17,7 @@ from hermes_exec.errors import ExecError
 MAX_HEAD_BYTES = 64 << 10
 MAX_BODY_BYTES = 64 << 20
 _READ_AHEAD_BYTES = 64 << 10
+_SMALL_PIECE_BYTES = 256
 _LINGER_S = 5.0
 """How long the rest of a refused request is discarded, so that the client reads the refusal before its writes fail."""
 STREAM_ERRORS = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, OSError, ExecError)
@@ -144,14 +146,16 @@ class HttpConnection:
             raise _body_too_large()
         if self._http.they_are_waiting_for_100_continue:
             await self._send(h11.InformationalResponse(status_code=100, headers=[]))
-        parts: list[bytes] = []
+        body = bytearray()  # a list of the pieces would take many times their bytes: a client chooses their size
         while isinstance(event := await self._next_event(), h11.Data):
             self._memory.take(len(event.data))
             self._body_bytes += len(event.data)
             if self._body_bytes > MAX_BODY_BYTES:
                 raise _body_too_large()
-            parts.append(event.data)
-        return b"".join(parts)
+            body += event.data
+            if len(event.data) < _SMALL_PIECE_BYTES:
+                await checkpoint()  # or many clients that send chunks of a byte keep the event loop to themselves
+        return bytes(body)
 
     async def respond(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
         """Send a whole response. Raises Disconnected.

@@ -19,7 +19,7 @@ def arrange_messages(messages: Sequence[Message]) -> list[Message]:
     The messages up to an assistant turn depend on no message after it. So a conversation that goes on after the turn
     begins with the same messages.
     """
-    arranged: list[Message] = []
+    groups: list[list[Message]] = []
     calls = _Calls()
     last = ""
     for each in messages:
@@ -32,10 +32,11 @@ def arrange_messages(messages: Sequence[Message]) -> list[Message]:
         elif role == "tool":
             calls.connect(message)
         if role == last != "tool":
-            message = _join(arranged.pop(), message)
-        arranged.append(message)
+            groups[-1].append(message)
+        else:
+            groups.append([message])
         last = role
-    return arranged
+    return [group[0] if len(group) == 1 else _join(group) for group in groups]
 
 
 def with_call_ids(messages: Sequence[Message], ids: dict[str, str]) -> list[Message]:
@@ -52,10 +53,12 @@ def _find_role(role: str, last: str) -> str:
     return role
 
 
-def _join(first: Message, second: Message) -> Message:
-    texts = [text for text in (message_text(first), message_text(second)) if text]
-    joined = {**first, **second, "content": content_of("\n\n".join(texts), image_parts(first) + image_parts(second))}
-    calls = [*first.get("tool_calls", ()), *second.get("tool_calls", ())]
+def _join(group: Sequence[Message]) -> Message:
+    texts = filter(None, map(message_text, group))
+    images = [part for message in group for part in image_parts(message)]
+    joined = {name: value for message in group for name, value in message.items()}
+    joined["content"] = content_of("\n\n".join(texts), images)
+    calls = [call for message in group for call in message.get("tool_calls", ())]
     return {**joined, "tool_calls": calls} if calls else joined
 
 

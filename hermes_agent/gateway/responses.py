@@ -49,6 +49,9 @@ class Responses(Dialect):
             return [*messages, {"role": "user", "content": read_text(text)}]
         for item in map(as_mapping, as_list(body, "input")):
             _append_item(messages, item)
+        for message in messages:
+            if message["role"] == "assistant":
+                message["content"] = "".join(message["content"])
         return messages
 
     def _read_tools(self, tools: list[Any]) -> list[dict[str, Any]]:
@@ -147,7 +150,9 @@ class Responses(Dialect):
 
 
 def _append_item(messages: list[Message], item: Mapping[str, Any]) -> None:
-    """Add one item of a request. A text of the assistant and the calls after it are one message."""
+    """Add one item of a request. Texts of the assistant and the calls after them are one message, whose content is the
+    list of the texts.
+    """
     kind = item.get("type", "message")
     if kind in _DROPPED_ITEMS:
         return
@@ -160,7 +165,7 @@ def _append_item(messages: list[Message], item: Mapping[str, Any]) -> None:
     elif not isinstance(role := item.get("role"), str) or role not in _ROLES:
         raise refusal(f"a message has the role {role!r:.40}")
     elif role == "assistant":
-        _answer_of(messages)["content"] += read_text(item.get("content"))
+        _answer_of(messages)["content"].append(read_text(item.get("content")))
     else:
         messages.append({"role": _ROLES[role], "content": read_text(item.get("content"))})
 
@@ -168,7 +173,7 @@ def _append_item(messages: list[Message], item: Mapping[str, Any]) -> None:
 def _answer_of(messages: list[Message]) -> Message:
     """Return the assistant's message at the end, which is added if there is none."""
     if not messages or messages[-1]["role"] != "assistant":
-        messages.append({"role": "assistant", "content": ""})
+        messages.append({"role": "assistant", "content": []})
     return messages[-1]
 
 

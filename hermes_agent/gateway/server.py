@@ -74,6 +74,7 @@ class GatewayServer:
         self._key, self._capture, self._model_names = key.encode(), capture, model_names
         self._headers_after_s, self._keep_alive_s = headers_after_s, keep_alive_s
         self._memory = BodyMemory()
+        self._reading = anyio.Lock(fast_acquire=True)  # so that other work gets its turn after each body
         self._connections = 0
 
     async def serve(self, stream: ByteStream) -> None:
@@ -134,7 +135,9 @@ class GatewayServer:
 
     async def _answer(self, connection: HttpConnection, request: HttpRequest, kind: type[Dialect]) -> None:
         self._check_key(request)
-        dialect = kind(read_json(await connection.read_body(request)), request.headers)
+        body = await connection.read_body(request)
+        async with self._reading:
+            dialect = kind(read_json(body), request.headers)
         if dialect.request.stream:
             await self._stream(connection, dialect)
             return
@@ -213,7 +216,8 @@ class GatewayServer:
         """Return an estimate: clients only use it to see how full their context is."""
         self._check_key(request)
         body = await connection.read_body(request)
-        AnthropicMessages(read_json(body), request.headers)
+        async with self._reading:
+            AnthropicMessages(read_json(body), request.headers)
         await connection.respond(200, encode({"input_tokens": len(body) // _BYTES_PER_TOKEN}), _JSON)
 
     def _models(self) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from hermes_agent.gateway.anthropic import AnthropicMessages
 from hermes_agent.gateway.dialect import Dialect, read_json
+from hermes_agent.gateway.message_order import arrange_messages
 from hermes_agent.gateway.openai import ChatCompletions
 from hermes_agent.gateway.request import Answer, ChatRequest, GatewayError
 from hermes_agent.gateway.responses import Responses
@@ -67,6 +68,10 @@ REFUSED: list[tuple[type[Dialect], dict[str, Any], str]] = [
     (ChatCompletions, {"max_tokens": "9"}, "max_tokens"),
     (ChatCompletions, {"temperature": "hot"}, "temperature"),
     (ChatCompletions, {"temperature": float("nan")}, "temperature"),
+    (ChatCompletions, {"temperature": 10**400}, "temperature is no number below"),
+    (ChatCompletions, {"top_k": 1.5}, "top_k is no integer"),
+    (ChatCompletions, {"seed": -(2**63)}, "seed is no integer"),
+    (ChatCompletions, {"max_tokens": 10**400}, "max_tokens"),
     (ChatCompletions, {"stop": [1]}, "stop"),
     (AnthropicMessages, {"messages": []}, "there is no message"),
     (AnthropicMessages, {"messages": users([{"type": "image", "source": {}}])}, "'image'"),
@@ -106,6 +111,21 @@ def test_body_that_is_no_json_object_is_refused(body: bytes) -> None:
     with pytest.raises(GatewayError, match="no JSON") as info:
         read_json(body)
     assert info.value.status == 400
+
+
+@pytest.mark.parametrize("part", ["[],", "0,", "{},", '"\\ud83d\\ude00",'])
+def test_body_of_too_many_values_is_refused(part: str) -> None:
+    with pytest.raises(GatewayError, match="more than 2000000 values"):
+        read_json(f'{{"input": [{part * 2_000_001}0]}}'.encode())
+
+
+@pytest.mark.parametrize("role", ["user", "assistant"])
+def test_many_items_in_a_row_become_one_message(role: str) -> None:
+    """A join of each with all before it would take minutes, and block the driver."""
+    items = [{"role": role, "content": "text "}] * 200_000
+    request = read(Responses, {"input": [USER, *items]})
+    last = arrange_messages(request.messages)[-1]
+    assert (last["role"], last["content"].count("text ")) == (role, 200_000)
 
 
 def test_chat_request_keeps_what_matters() -> None:
