@@ -72,6 +72,8 @@ async def run_program_episode(
     duration_s = time.monotonic() - started
     problems = [(turn, problem) for turn, node in enumerate(main, 1) for problem in node.completion.problems]
     errors = [EpisodeError(turn, "model", problem.kind, problem.message) for turn, problem in problems]
+    if end.error is not None:
+        errors.append(end.error)
     is_measure = all(problem.trainable for _, problem in problems)
     tokens = [node.completion.tokens for node in main]
     return Episode(
@@ -79,12 +81,12 @@ async def run_program_episode(
         turns=len(nodes),
         finish=end.finish,
         tool_calls=(),
-        reasoning=tuple(node.completion.reasoning for node in main),
+        reasoning=tuple(mask_data([node.completion.reasoning for node in main], secrets)),
         usage=capture.usage,
         cause=end.cause,
         trainable=end.finish in TRAINABLE and is_measure and bool(main),
-        errors=(*errors, *(() if end.error is None else (end.error,))),
-        tools=main[0].tools if main else (),
+        errors=tuple(replace(error, message=mask(error.message, secrets)) for error in errors),
+        tools=tuple(mask_data(list(main[0].tools), secrets)) if main else (),
         duration_s=duration_s,
         tokens=tuple(turn for turn in tokens if turn is not None) if main and None not in tokens else None,
         completions=tuple(CompletionUsage(node.completion.usage, node.completion.finish_reason) for node in nodes),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -307,18 +308,33 @@ async def test_processes_that_are_left_are_ended_before_a_sealed_check() -> None
 async def test_key_is_masked_in_the_record() -> None:
     keys: list[str] = []
 
-    def note(messages: Sequence[Message]) -> str:
+    def note(messages: Sequence[Message]) -> Completion:
         keys.append(str(messages[-1]["content"]).rpartition(" ")[2])
-        return "Done."
+        return Completion("Done.", reasoning=f"The key is {keys[0]}.")
 
-    lines = "ask([{'role': 'user', 'content': 'my key is ' + os.environ['OPENAI_API_KEY']}])"
-    program = python(lines, "print(os.environ)")
-    episode = (await run_locally(ScriptedModel([note]), program=program)).episode
+    lines = (
+        "key = os.environ['OPENAI_API_KEY']",
+        "TOOLS[0]['function']['description'] = key",
+        "ask([{'role': 'user', 'content': 'my key is ' + key}])",
+        "print(os.environ)",
+    )
+    episode = (await run_locally(ScriptedModel([note]), program=python(*lines))).episode
     assert episode is not None
     assert episode.program is not None
     assert (keys[0][:3], len(keys[0])) == ("hx-", 35)
-    assert keys[0] not in f"{episode.program}{episode.messages}"
+    assert keys[0] not in repr(replace(episode, captured=None))
     assert "OPENAI_API_KEY" in episode.program.output
+    assert episode.reasoning == ("The key is ***.",)
+
+
+async def test_key_is_masked_in_the_error_of_a_record() -> None:
+    program = python("ask([{'role': 'user', 'content': 'a'}], model=os.environ['OPENAI_API_KEY'])")
+    model = ScriptedModel([])
+    result = await run_locally(model, program=program, gateway=Gateway(models={"policy": model}))
+    assert result.episode is not None
+    assert result.failure is not None
+    assert "hx-" not in repr((result.failure, replace(result.episode, captured=None)))
+    assert "there is no model '***'" in result.failure.message
 
 
 def test_blocking_pool_runs_a_program() -> None:
