@@ -22,6 +22,7 @@ from hermes_agent.gateway.request import Answer, ChatRequest, GatewayError
 from hermes_agent.gateway.tree import Captured, Node
 from hermes_agent.messages import Completion, Message, TokenUsage, calls_of, validate_completion
 from hermes_agent.models.base import Model, SessionModel
+from hermes_agent.parsers.base import derive_id
 from hermes_agent.tokens.session import TokenModel
 from hermes_agent.turn_tree import Key, TurnIndex, conversation_keys, tools_key
 from hermes_exec.errors import ConfigError
@@ -256,7 +257,7 @@ class Capture:
             usage = validate_completion(completion).usage
         finally:
             self._budgets.settle(reserved, usage)
-        return _with_broken_calls_as_text(completion)
+        return _with_unique_ids(_with_broken_calls_as_text(completion), parent)
 
     def _sampling(self, conversation: _Conversation) -> dict[str, Any]:
         """Return the parameters of a request. For the policy, the caller's parameters replace the harness's."""
@@ -376,3 +377,18 @@ def _with_broken_calls_as_text(completion: Completion) -> Completion:
         return completion
     calls = tuple(call for call in completion.tool_calls if call.error is None)
     return replace(completion, content="\n".join(filter(None, (completion.content, *broken))), tool_calls=calls)
+
+
+def _with_unique_ids(completion: Completion, parent: Node | None) -> Completion:
+    """Return the completion with another id for each call whose id the conversation has already.
+
+    A model that repeats a text repeats the id. Claude Code drops a call whose id it knows.
+    """
+    path = [] if parent is None else parent.path()
+    taken = {call.id for node in path for call in node.completion.tool_calls}
+    calls = []
+    for index, call in enumerate(completion.tool_calls):
+        unique = call if call.id and call.id not in taken else call._replace(id=derive_id(call.id, len(path), index))
+        taken.add(unique.id)
+        calls.append(unique)
+    return replace(completion, tool_calls=tuple(calls)) if calls else completion

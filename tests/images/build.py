@@ -59,7 +59,9 @@ def write_distroless(archive: Path, scratch: Path) -> None:
 
 
 def write_mini(archive: Path, scratch: Path) -> None:
-    """Write Debian with mini-swe-agent in /opt/mini. It goes without `datasets`, which only its benchmarks need."""
+    """Write Debian with mini-swe-agent in /opt/mini, and its program `mini`. It goes without `datasets`, which only its
+    benchmarks need.
+    """
     debian.write_rootfs(archive, scratch)
     overrides, packages = scratch / "overrides.txt", scratch / "mini"
     overrides.write_text("datasets; sys_platform == 'never'\n")
@@ -69,6 +71,7 @@ def write_mini(archive: Path, scratch: Path) -> None:
     subprocess.run([*uv, "--override", str(overrides), MINI], env=pip_environment(), check=True)
     with tarfile.open(archive, "a") as out:
         out.add(packages, "opt/mini")
+        busybox.add_file(out, "usr/local/bin/mini", b'#!/bin/sh\nexec python3 -m minisweagent "$@"\n', 0o755)
 
 
 DEBIAN_PYTHON = "3.11"
@@ -82,7 +85,10 @@ RECIPES = {
     "busybox": Recipe(("busybox.py",), ("ENV PATH=/bin", 'CMD ["/bin/sh"]'), busybox.write_rootfs),
     "debian": Recipe(("debian.py",), DEBIAN, debian.write_rootfs, debian.FINISH),
     "mini": Recipe(
-        ("debian.py",), (*DEBIAN, "ENV PYTHONPATH=/opt/mini", f"LABEL mini={MINI}"), write_mini, debian.FINISH
+        ("debian.py",),
+        (*DEBIAN, "ENV PYTHONPATH=/opt/mini", f"LABEL mini={MINI} program=mini"),
+        write_mini,
+        debian.FINISH,
     ),
     "distroless": Recipe(
         ("probe/main.go", "probe/go.mod"), ("ENV PATH=/", 'CMD ["/probe", "sleep", "3600"]'), write_distroless

@@ -405,3 +405,17 @@ async def test_tools_without_end_are_refused() -> None:
     async with Capture(policy().model()) as capture:
         with pytest.raises(GatewayError, match="too deeply"):
             await ask(capture, BEGIN, tools=[nested])
+
+
+@pytest.mark.parametrize("call_id", ["call_0", ""])
+async def test_calls_of_a_conversation_have_ids_of_their_own(call_id: str) -> None:
+    """Claude Code drops a call whose id it knows: the model then never gets its result."""
+    call = ToolCall(call_id, "sh", '{"command": "ls"}')
+    async with Capture(ScriptedModel([Completion("", (call, call)), Completion("", (call,)), "Done."])) as capture:
+        first = await ask(capture, BEGIN)
+        second = await ask(capture, history := go_on(BEGIN, first))
+        last = await ask(capture, go_on(history, second))
+    ids = [each.id for answer in (first, second) for each in answer.completion.tool_calls]
+    assert (len(set(ids)), "" in ids) == (3, False)
+    conversation = last.node.conversation
+    assert [each["tool_call_id"] for each in conversation if each["role"] == "tool"] == ids
