@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -78,7 +78,8 @@ class HermesProvider:
     async def create(self, spec: SandboxSpec) -> SandboxHandle:
         """Acquire a slot. Its sandbox is started if no idle one is there.
 
-        `ready_timeout_s` is the longest wait. After `ttl_s` the slot is released.
+        `ready_timeout_s` is the longest wait. After `ttl_s` the slot is released. The ports of
+        `provider_options={"expose": [...]}` on the slot's 127.0.0.1 lead to the same ports of this host's.
 
         Raises:
             SandboxCreateError: If an option is wrong, or no slot can be acquired.
@@ -186,13 +187,19 @@ class HermesProvider:
 async def _acquire(pool: blocking.SandboxPool, spec: SandboxSpec) -> SandboxSlot:
     """Acquire the slot for a request. If that fails or is cancelled, no slot stays behind."""
     acquired: list[SandboxSlot] = []
+    options = dict(spec.provider_options)
+    ports = options.pop("expose", [])
+    if not isinstance(ports, Sequence) or isinstance(ports, str):
+        raise ConfigError(f"expose must be a list of ports, not {ports!r}")
 
     async def acquire() -> None:
         opened = await pool.wrapped.open()
-        profile = await slot_profile(opened, spec)
+        profile = await slot_profile(opened, replace(spec, provider_options=options))
         slot = await opened.acquire(profile, timeout_s=spec.ready_timeout_s)
         acquired.append(held := SandboxSlot(pool, slot))
         held.user = await _find_transfer_user(slot)
+        for port in ports:
+            await slot.expose("127.0.0.1", port, slot_port=port).__aenter__()  # it ends with the slot
 
     try:
         await pool.portal.call_async(acquire)

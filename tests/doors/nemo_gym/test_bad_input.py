@@ -34,6 +34,9 @@ from tests.doors.nemo_gym.test_sandbox import held
         ({"backend": "local"}, {"entrypoint": ["sh"]}, "start the program by `exec`"),
         ({"backend": "local"}, {"provider_options": {"platform": {"os": "linux"}}}, "no option 'platform'"),
         ({"backend": "local"}, {"resources": {"cpu": -1}}, "cpus"),
+        ({"backend": "local"}, {"provider_options": {"expose": 8000}}, "expose must be a list of ports"),
+        ({"backend": "local"}, {"provider_options": {"network": False, "expose": ["a"]}}, "port must be an integer"),
+        ({"backend": "local"}, {"provider_options": {"network": True, "expose": [8000]}}, "network=False"),
         ({"backend": "local"}, {"provider_options": {"env": "A=1"}}, "env: input should be a valid dictionary"),
         (
             {"backend": "local"},

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from nemo_gym.sandbox import AsyncSandbox, Sandbox, SandboxSpec, SandboxStatus, resolve_provider_config
@@ -203,6 +207,43 @@ async def test_ttl_ends_the_sandbox(local: Block) -> None:
             while await sandbox.status() is not SandboxStatus.STOPPED:
                 pass
         assert (await sandbox.exec("true")).error_type == "sandbox_error"
+
+
+class Greeting(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"hello from outside")
+
+    def log_message(self, *_: object) -> None:
+        """Keep stderr empty."""
+
+
+GREET = """python3 -c "
+import os, urllib.request
+print(urllib.request.urlopen(os.environ['ANTHROPIC_BASE_URL']).read())
+" """
+
+
+@pytest.mark.whole
+async def test_exposed_port_reaches_server_of_host_without_network(block: Block) -> None:
+    page = (ROOT / "docs" / "doors" / "nemo_gym.md").read_text("utf-8")
+    code = page.partition("## Agents that run in the sandbox")[2].partition("```python\n")[2].partition("```")[0]
+    with ThreadingHTTPServer(("127.0.0.1", 0), Greeting) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        example: dict[str, Any] = {"SandboxSpec": SandboxSpec, "port": server.server_port}
+        exec(code, example)
+        spec = replace(example["spec"], image=None)
+        try:
+            for options in (spec.provider_options, {"network": False}):
+                async with AsyncSandbox(block, replace(spec, provider_options=options)) as sandbox:
+                    await sandbox.start()
+                    result = await sandbox.exec(GREET, timeout_s=60)
+                assert ("hello from outside" in (result.stdout or "")) == ("expose" in options), result.stderr
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @pytest.mark.whole
