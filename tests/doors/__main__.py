@@ -48,7 +48,7 @@ def run(door: Door, environment: DoorEnvironment, more: list[str], *, sample: bo
     pytest = [str(environment.python), "-m", "pytest", "-p", "no:asyncio", f"--confcutdir={DOORS}"]
     variables = environment.env | {"HERMES_DOOR": door.name}
     tested = subprocess.run([*pytest, str(tests), *chosen, *more], cwd=ROOT, env=variables, check=False)
-    if sample or more:
+    if sample or more or door.package is None:
         return tested.returncode in (0, NO_TESTS)
     mypy = [sys.executable, "-m", "mypy", "--follow-imports=silent", "--python-executable", str(environment.python)]
     typed = subprocess.run(

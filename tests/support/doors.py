@@ -36,7 +36,7 @@ class Door:
 
     Attributes:
         name: The directory of its tests.
-        package: Our adapter, which mypy checks in the environment.
+        package: Our adapter, which mypy checks in the environment; None where the target needs none.
         python: The versions of Python that the target runs on, the preferred one first.
         requirements: Requirements of the environment, with the pinned target.
         extras: Extras of hermes-exec whose requirements are installed too.
@@ -44,7 +44,7 @@ class Door:
     """
 
     name: str
-    package: str
+    package: str | None
     python: tuple[str, ...]
     requirements: tuple[str, ...]
     extras: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ class Door:
     def read(cls, name: str) -> Door:
         """Read the door of this name."""
         values: dict[str, Any] = tomllib.loads((DOORS / name / "door.toml").read_text("utf-8"))
-        package = values.pop("package")
+        package = values.pop("package", None)
         return cls(name, package, **{key: tuple(value) for key, value in values.items()})
 
 
