@@ -57,7 +57,7 @@ for name, schema in (("\ud800", {}), ("\0", {}), *(("n", schema) for schema in S
 
 async def test_program_that_sends_strange_texts_has_a_record(tmp_path: Path) -> None:
     """Lone surrogates, NaN and deep schemas reach neither the record nor the end of the run."""
-    files = {"harness.py": HARNESS, "hostile.py": HOSTILE}
+    files: dict[str, str | Path] = {"harness.py": HARNESS, "hostile.py": HOSTILE}
     rollout = Rollout(messages="go", files=files, program=["python3", "hostile.py", "{task}"])
     async with SandboxPool("local") as pool:
         result = await run_rollouts([("one", rollout)], pool, ScriptedModel(repeat("Done.")), tmp_path)
