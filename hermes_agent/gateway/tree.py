@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from hermes_agent.messages import Message, TurnTokens, assistant_message, calls_of, message_text
-from hermes_agent.tokens.sequence import NO_LOGPROB, NOT_SAMPLED
+from hermes_agent.tokens.sequence import NO_LOGPROB, NOT_SAMPLED, join_turns
 from hermes_agent.turn_tree import TurnNode
 
 SequenceScope = Literal["main", "root", "all"]
@@ -128,8 +128,8 @@ class Captured:
         return self._join([leaf.path() for leaf in self._leaves()])
 
     def select(self, scope: SequenceScope = "main") -> list[CapturedSequence]:
-        """Return the sequences to train on: `main` (none if no answer was delivered), or those with the root of `main`,
-        or those of all roots.
+        """Return the sequences to train on: the one of `main`, all that begin with its root, or all. If no answer was
+        delivered, there are none.
 
         Answers that end a conversation and that the harness threw away (`CapturedSequence.continued`) are left out,
         except that of `main`: they had no part in the result.
@@ -179,15 +179,18 @@ def _tokens(node: Node) -> TurnTokens:
 
 
 def _join_path(before: Sequence[Node], new: Sequence[Node], root: int, continued: bool) -> CapturedSequence:
-    ids = [number for node in before for part in (_tokens(node).added, _tokens(node).ids) for number in part]
-    shared = len(ids)
-    mask, logprobs = [NOT_SAMPLED] * shared, [NO_LOGPROB] * shared
-    for turn in map(_tokens, new):
-        ids += [*turn.added, *turn.ids]
-        mask += [*[NOT_SAMPLED] * len(turn.added), *turn.ids]
-        logprobs += [*[NO_LOGPROB] * len(turn.added), *(turn.logprobs or ())]
-    complete = all(_tokens(node).logprobs is not None for node in new)
-    return CapturedSequence(ids, mask, logprobs if complete else None, root, continued, shared, new[-1])
+    beginning = before[-1].prompted_ids() if before else []
+    ids, mask, logprobs = join_turns([_tokens(node) for node in new])
+    shared = len(beginning)
+    return CapturedSequence(
+        beginning + ids,
+        [NOT_SAMPLED] * shared + mask,
+        None if logprobs is None else [NO_LOGPROB] * shared + logprobs,
+        root,
+        continued,
+        shared,
+        new[-1],
+    )
 
 
 def _repeats(turn: Message, message: Message) -> bool:

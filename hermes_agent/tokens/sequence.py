@@ -47,16 +47,17 @@ def sequence(turns: Sequence[TurnTokens]) -> TokenSequence:
                 f"turn {number} of {len(turns)} restarts the prompt, so the turns are not one sequence; sequences() "
                 "gives one for each part"
             )
-    return _join_turns(turns)
+    return join_turns(turns)
 
 
 def sequences(turns: Sequence[TurnTokens]) -> list[TokenSequence]:
     """Return one sequence for each part between restarts (such as a compaction of the history), in order."""
     cuts = [*(place for place, turn in enumerate(turns) if turn.restarts or place == 0), len(turns)]
-    return [_join_turns(turns[start:end]) for start, end in pairwise(cuts)]
+    return [join_turns(turns[start:end]) for start, end in pairwise(cuts)]
 
 
-def _join_turns(turns: Sequence[TurnTokens]) -> TokenSequence:
+def join_turns(turns: Sequence[TurnTokens]) -> TokenSequence:
+    """Return turns one after the other, whatever `restarts` they have."""
     ids: list[int] = []
     mask: list[int] = []
     logprobs: list[float] = []
