@@ -21,6 +21,11 @@ class Burst(NamedTuple):
     def __str__(self) -> str:
         return "-".join([*(number.name for number in self.numbers), f"{self.gap_ms}ms", *["group"] * self.to_group])
 
+    @property
+    def messages(self) -> tuple[str, ...]:
+        """What a command may say: of signals that wait together, Python handles the lowest number first."""
+        return tuple(f"{number.name}: ending all sandboxes\n" for number in self.numbers)
+
     def send(self, process: subprocess.Popen[str]) -> None:
         """Send them."""
         for place, number in enumerate(self.numbers):

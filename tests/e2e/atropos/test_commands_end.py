@@ -202,6 +202,6 @@ def test_a_prompt_that_is_too_long_is_not_tried_again(counted: str, tokenizer: P
     with serving(PolicyServer(load(tokenizer), solve)) as server:
         code, said = run("process", *flags(tokenizer, server.url), *more, name=counted)
     assert code == 3, said
-    assert "the context is 99 (limited by --env.max_token_length)" in said
+    assert "the context is 99 tokens (limited by --env.max_token_length)" in said
     assert "reroll" not in said
     assert not server.bodies

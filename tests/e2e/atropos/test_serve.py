@@ -90,7 +90,8 @@ def test_several_signals_end_as_one_does(burst: Burst, tokenizer: Path) -> None:
             burst.send(env)
             said, _ = env.communicate(timeout=60)
         assert time.monotonic() - begun < 20  # 1 s on a quiet machine; the tool calls take 60
-        assert (env.returncode, said) == (130, f"{burst.numbers[0].name}: ending all sandboxes\n")
+        assert env.returncode == 130, said
+        assert said in burst.messages
         registered = {"max_token_length": 1, "desired_name": "n", "weight": 1.0, "group_size": 2}
         made = api.ask("/register-env", registered)
         assert api_status(api.url, made["env_id"])["env_weight"] == 1.0

@@ -144,7 +144,8 @@ def test_several_signals_end_as_one_does(cli: Cli, on: Sequence[str], burst: Bur
         assert process.stdout.readline() == "ready\n"
         burst.send(process)
         _, error = process.communicate(timeout=90)
-    assert (process.returncode, error) == (130, f"{burst.numbers[0].name}: ending all sandboxes\n")
+    assert process.returncode == 130, error
+    assert error in burst.messages
     assert [sandbox for sandbox in cli.json("ps", "--json") if sandbox["labels"]["run_id"] == run_id] == []
 
 

@@ -156,7 +156,7 @@ def test_further_signals_break_nothing_off(burst: Burst) -> None:
         burst.send(process)
         out, error = process.communicate(timeout=30)
     assert (out, process.returncode) == ("cleaned\n", 130)
-    assert error == f"{burst.numbers[0].name}: ending all sandboxes\n"
+    assert error in burst.messages
 
 
 SIGNALLED = """
