@@ -17,7 +17,7 @@ from hermes_agent.episode import Episode, EpisodeError, Finish
 from hermes_agent.gateway.episode import run_program_episode
 from hermes_agent.gateway.harnesses import Harness
 from hermes_agent.gateway.options import Gateway
-from hermes_agent.gateway.program import HarnessProgram, task_text
+from hermes_agent.gateway.program import DEADLINE_S, HarnessProgram, task_text
 from hermes_agent.hooks import Hooks, Turn
 from hermes_agent.loop import AgentLoop
 from hermes_agent.messages import Message, ToolCall
@@ -59,7 +59,8 @@ class Rollout:
             one user message. All forms have it in the variable `HERMES_TASK`, and reach the model by a `ModelGateway`.
         gateway: Options and budgets of the gateway. None: the defaults of `Gateway`.
         env: Variables of `program`, which win over `ModelGateway.env`.
-        deadline_s: The most seconds that `program` runs, with outages of the model's endpoint. None: no bound.
+        deadline_s: The most seconds that `program` runs, with outages of the model's endpoint. None: one hour.
+            `math.inf`: no bound.
         on_stage: Called at the beginning of each stage of the rollout. While a program runs, the stage is `model` as
             long as a request is under way, else `tools`.
 
@@ -110,7 +111,7 @@ class Rollout:
             task=task_text(self.messages),
             env={**env, **(self.env or {})},
             cwd=self.cwd,
-            deadline_s=self.deadline_s,
+            deadline_s=DEADLINE_S if self.deadline_s is None else self.deadline_s,
         )
 
     @overload

@@ -19,6 +19,7 @@ from hermes_agent.gateway.dialect import (
     tool_call,
     tool_result,
 )
+from hermes_agent.gateway.openai import read_tool_choice
 from hermes_agent.gateway.request import Answer, GatewayError
 from hermes_agent.messages import Completion, Message, TokenUsage
 from hermes_agent.models.chat_answer import as_mapping
@@ -60,11 +61,9 @@ class AnthropicMessages(Dialect):
     def _read_sampling(self, body: Mapping[str, Any]) -> dict[str, Any]:
         if body.get("output_format") or as_mapping(body.get("output_config")).get("format"):
             raise refusal("output formats are not available: request text")
-        choice = as_mapping(body.get("tool_choice")).get("type", "auto")
-        if choice not in ("auto", "none"):
-            raise refusal("tool_choice must be auto or none: a call cannot be forced")
+        choice = read_tool_choice(as_mapping(body.get("tool_choice")).get("type"))
         named = {_RENAMED.get(name, name): value for name, value in body.items()}
-        return super()._read_sampling(named) | ({"tool_choice": "none"} if choice == "none" else {})
+        return super()._read_sampling(named) | choice
 
     def answer_body(self, answer: Answer) -> dict[str, Any]:
         """Return the body of the response."""

@@ -144,7 +144,7 @@ class Capture:
         return self._latest_error is not None and self._latest_error.code == _CONTEXT
 
     async def answer(self, request: ChatRequest) -> Answer:
-        """Return the answer to a request. Call `delivered` or `undelivered` with it afterwards.
+        """Return the answer to a request. Call `note_delivered` or `note_undelivered` with it afterwards.
 
         A repeated request gets the answer that was sampled for it: if the client marks it as a retry (unless a request
         has continued the answer), or if no client got the answer. Any other request is a new sample.
@@ -165,12 +165,12 @@ class Capture:
             raise
         return sample.answer
 
-    def delivered(self, answer: Answer) -> None:
+    def note_delivered(self, answer: Answer) -> None:
         """Record that the client got an answer."""
         self._by_node[answer.node].waiting -= 1
         answer.node.delivered = True
 
-    def undelivered(self, answer: Answer) -> None:
+    def note_undelivered(self, answer: Answer) -> None:
         """Record that the client was gone before the end of an answer. The next equal request gets it."""
         self._by_node[answer.node].waiting -= 1
 
@@ -299,7 +299,8 @@ class Capture:
     def _fail(self, sample: _Sample, error: Exception) -> None:
         refusal = error if isinstance(error, GatewayError) else _refuse_request(error)
         if refusal is None:
-            logger.warning("the model failed: %s", error, exc_info=not isinstance(error, ModelError))
+            kind = type(error).__name__
+            self._warn(f"failure: {kind}", "the model failed: %s: %s", kind, error, traceback_of=error)
             self._failures.setdefault(sample.identity, error)
             text = "the model failed; the log of the driver has the reason"
             refusal = GatewayError(500, text, "model_error", kind="server_error", retry=True)
@@ -318,10 +319,10 @@ class Capture:
         if sample.number == self._count - 1:
             self._latest_error = error
 
-    def _warn(self, name: str, text: str, *values: object) -> None:
+    def _warn(self, name: str, text: str, *values: object, traceback_of: Exception | None = None) -> None:
         if name not in self._warned:
             self._warned.add(name)
-            logger.warning(text, *values)
+            logger.warning(text, *values, exc_info=None if isinstance(traceback_of, ModelError) else traceback_of)
 
 
 _CONTEXT = "context_length_exceeded"

@@ -23,6 +23,7 @@ from hermes_exec.redact import mask, mask_data, spellings
 
 logger = logging.getLogger(__name__)
 _SMALL_SHARE = 0.5
+_warned_of_share = False
 
 
 class _End(NamedTuple):
@@ -99,8 +100,13 @@ async def run_program_episode(
 
 
 def _warn_of_small_share(capture: Capture) -> None:
+    """Warn once in a process: all rollouts of a run have the same harness."""
+    global _warned_of_share  # noqa: PLW0603
     captured = capture.captured
-    if captured.main and captured.main[0].completion.tokens is not None and captured.main_share < _SMALL_SHARE:
+    if _warned_of_share or not captured.main or captured.main[0].completion.tokens is None:
+        return
+    if captured.main_share < _SMALL_SHARE:
+        _warned_of_share = True
         logger.warning(
             "the main conversation of a harness has %d %% of the sampled ids: the others are in captured.sequences()",
             100 * captured.main_share,
@@ -118,6 +124,10 @@ def _end_of(capture: Capture, journal: CallJournal, result: ProgramResult | None
         return _End("model_error", cause, EpisodeError(turns, "model", type(error).__name__, str(error)))
     if result is not None and result.timed_out:
         return _End("deadline", ErrorCause.BUDGET)
+    if result is not None and result.exit_code and result.signal is None and journal.given_up_s is not None:
+        # A harness that gives up has failed because the model was slow, not because of the policy.
+        why = f"the program gave up {journal.given_up_s:.0f} s after its last request; {result.explain()}"
+        return _End("model_error", ErrorCause.INFRA, EpisodeError(turns, "model", "GivenUp", why))
     if capture.exhausted:
         return _End("max_turns" if capture.exhausted == "max_requests" else "budget", ErrorCause.BUDGET)
     if capture.context_exceeded:
@@ -143,5 +153,5 @@ def _explain_silence(journal: CallJournal, result: ProgramResult | None) -> str:
     if journal.last_error is not None:
         why = f"its last request was refused: {journal.last_error}"
     else:
-        why = "it sent no valid request" if not journal.requests else "it waited for none of its requests"
+        why = "it sent no request" if not journal.requests else "it waited for none of its requests"
     return f"the model gave the program no answer: {why}{'' if result is None else f'; {result.explain()}'}"

@@ -133,7 +133,7 @@ class ModelGateway:
 
     async def _serve(self, slot: Slot, *, task_status: TaskStatus[None]) -> None:
         """Accept connections until the slot ends or is reset."""
-        server = GatewayServer(self.key, self.journal, self._model_names)
+        server = GatewayServer(self.key, self.journal, self._model_names, on_refusal=self.journal.note_refusal)
         async with (
             slot.listen(port=0, shared_loopback=True) as listener,
             self.capture,

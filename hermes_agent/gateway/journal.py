@@ -18,17 +18,19 @@ class CallJournal:
         on_busy: Called with True when the first of several requests at once begins, and with False when the last ends.
 
     Attributes:
-        requests: The number of requests.
-        last_error: The error of the request that ended last. None: it was answered, or there was no request.
+        requests: The number of requests that reached the model or a budget.
+        last_error: The error of the request that ended last. None: it got an answer, or there was no request.
+        given_up_s: How long the request that ended last had waited when its client left without the whole answer. None:
+            it ended otherwise.
         bug: The first unexpected error of this library. None: there was none.
         busy_s: The seconds in which at least one request was under way.
     """
 
     def __init__(self, answers: AnswersRequests, on_busy: Callable[[bool], None] | None = None) -> None:
         self._answers, self._on_busy = answers, on_busy
-        self.delivered, self.undelivered = answers.delivered, answers.undelivered
         self.requests = 0
         self.last_error: GatewayError | None = None
+        self.given_up_s: float | None = None
         self.bug: Exception | None = None
         self.busy_s = 0.0
         self._under_way = 0
@@ -38,18 +40,36 @@ class CallJournal:
         """Return the answer. Raises GatewayError."""
         self.requests += 1
         self._begin()
+        begun = anyio.current_time()
         try:
             answer = await self._answers.answer(request)
         except GatewayError as error:
-            self.last_error = error
+            self.last_error, self.given_up_s = error, None
             raise
         except Exception as error:
             self.bug = self.bug or error
+            raise
+        except BaseException:
+            self.given_up_s = anyio.current_time() - begun
             raise
         finally:
             self._end()
         self.last_error = None
         return answer
+
+    def note_refusal(self, error: GatewayError) -> None:
+        """Note that a request got an error before it reached the model or a budget."""
+        self.last_error = error
+
+    def note_delivered(self, answer: Answer) -> None:
+        """Note that the client got the answer."""
+        self.given_up_s = None
+        self._answers.note_delivered(answer)
+
+    def note_undelivered(self, answer: Answer) -> None:
+        """Note that the client left before the end of the answer."""
+        self.given_up_s = 0.0
+        self._answers.note_undelivered(answer)
 
     def _begin(self) -> None:
         self._under_way += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,6 +13,8 @@ from hermes_exec.errors import ConfigError
 TASK_FIELD = "{task}"
 """The text that each argument of a program has in place of the task."""
 TASK_VARIABLE = "HERMES_TASK"
+DEADLINE_S = 3600.0
+"""The most seconds that a program runs, unless another deadline is given."""
 _OUTPUT_BYTES = 16 << 10
 
 
@@ -23,7 +26,7 @@ class ProgramResult:
         exit_code: The exit code, as in `RunResult`.
         signal: The signal that ended it. None: it ended by itself.
         timed_out: Whether it was ended because its time was over.
-        output: The beginning and end of its output, at most 16 KiB. The key of the gateway is masked.
+        output: The beginning and end of its output, of 16 KiB together. The key of the gateway is masked.
         duration_s: Its run time.
         reason: Why it could not be started. None: it was started.
     """
@@ -54,7 +57,7 @@ class HarnessProgram:
         task: The task.
         env: Variables of the program, which win over the gateway's.
         cwd: Directory to start in, `slot.workdir` by default.
-        deadline_s: The most seconds that it runs, with outages of the model's endpoint. None: no bound.
+        deadline_s: The most seconds that it runs, with outages of the model's endpoint. `math.inf`: no bound.
 
     Raises:
         ConfigError: If the command is empty.
@@ -64,12 +67,12 @@ class HarnessProgram:
     task: str
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: str | None = None
-    deadline_s: float | None = None
+    deadline_s: float = DEADLINE_S
 
     def __post_init__(self) -> None:
         if not self.command or (isinstance(self.command, str) and not self.command.strip()):
             raise ConfigError("program is a command, and this one is empty")
-        if self.deadline_s is not None and not self.deadline_s > 0:
+        if not self.deadline_s > 0:
             raise ConfigError(f"deadline_s is above 0, not {self.deadline_s!r}")
 
     async def run(self, slot: Slot, env: Mapping[str, str]) -> ProgramResult:
@@ -83,7 +86,7 @@ class HarnessProgram:
             command = [argument.replace(TASK_FIELD, self.task) for argument in command]
         result = await slot.run(
             command,
-            timeout_s=self.deadline_s,
+            timeout_s=self.deadline_s if math.isfinite(self.deadline_s) else None,
             cwd=self.cwd,
             env={**env, TASK_VARIABLE: self.task, **self.env},
             output_limit_bytes=_OUTPUT_BYTES,

@@ -22,7 +22,8 @@ logger = logging.getLogger(__name__)
 HEADERS_AFTER_S = 10.0
 """How long a stream of events waits for the answer before its headers: until then, errors have their own status."""
 KEEP_ALIVE_S = 3.0
-_MAX_CONNECTIONS = 256
+MAX_CONNECTIONS = 256
+"""The most connections of a gateway. A new one above that closes the oldest one that has not shown the key."""
 _DIALECTS: dict[str, type[Dialect]] = {
     "/v1/chat/completions": ChatCompletions,
     "/v1/messages": AnthropicMessages,
@@ -42,11 +43,11 @@ class AnswersRequests(Protocol):
         """Return the answer. Raises GatewayError. The server cancels the call when the client disconnects."""
         ...
 
-    def delivered(self, answer: Answer) -> None:
+    def note_delivered(self, answer: Answer) -> None:
         """Note that the client got the answer."""
         ...
 
-    def undelivered(self, answer: Answer) -> None:
+    def note_undelivered(self, answer: Answer) -> None:
         """Note that the client did not get the answer."""
         ...
 
@@ -60,6 +61,7 @@ class GatewayServer:
         model_names: The names that `GET /v1/models` returns.
         headers_after_s: How long a stream of events waits for the answer before it sends its headers.
         keep_alive_s: The pause between the signs of life that it sends from then on.
+        on_refusal: Called with the error of each request that gets one.
     """
 
     def __init__(
@@ -70,26 +72,41 @@ class GatewayServer:
         *,
         headers_after_s: float = HEADERS_AFTER_S,
         keep_alive_s: float = KEEP_ALIVE_S,
+        on_refusal: Callable[[GatewayError], None] = lambda _: None,
     ) -> None:
         self._key, self._capture, self._model_names = key.encode(), capture, model_names
         self._headers_after_s, self._keep_alive_s = headers_after_s, keep_alive_s
+        self._on_refusal = on_refusal
         self._memory = BodyMemory()
         self._reading = anyio.Lock(fast_acquire=True)  # so that other work gets its turn after each body
         self._connections = 0
+        self._without_key: dict[HttpConnection, anyio.CancelScope] = {}
 
     async def serve(self, stream: ByteStream) -> None:
         """Serve one connection until it ends, and close it. No request makes it raise."""
         connection = HttpConnection(stream, self._memory)
         self._connections += 1
         try:
-            if self._connections <= _MAX_CONNECTIONS:
+            if self._connections <= MAX_CONNECTIONS or self._close_one_without_key():
                 async with anyio.create_task_group() as reader:
+                    self._without_key[connection] = reader.cancel_scope
                     reader.start_soon(connection.read)
                     await self._serve_requests(connection)
                     reader.cancel_scope.cancel()
         finally:
             self._connections -= 1
+            self._without_key.pop(connection, None)
             await connection.aclose()
+
+    def _close_one_without_key(self) -> bool:
+        """Close the oldest connection that has not shown the key: where slots share a loopback, it may be a
+        neighbour's. Return whether there was one.
+        """
+        oldest = next(iter(self._without_key), None)
+        if oldest is None:
+            return False
+        self._without_key.pop(oldest).cancel()
+        return True
 
     async def _serve_requests(self, connection: HttpConnection) -> None:
         try:
@@ -97,7 +114,7 @@ class GatewayServer:
                 try:
                     request = await connection.next_request()
                 except GatewayError as error:
-                    await _respond_error(connection, ChatCompletions, error)
+                    await self._refuse(connection, ChatCompletions, error)
                 else:
                     if request is None:
                         return
@@ -120,21 +137,28 @@ class GatewayServer:
             elif request.method == "POST" and request.path == _COUNT_TOKENS:
                 await self._count_tokens(connection, request)
             elif request.method == "GET" and request.path == "/v1/models":
-                self._check_key(request)
+                self._check_key(connection, request)
                 await connection.respond(200, encode(self._models()), _JSON)
             else:
                 raise GatewayError(404, f"there is no {request.method} {request.path}"[:200], "not_found")
         except GatewayError as error:
-            await _respond_error(connection, dialect, error)
+            await self._refuse(connection, dialect, error)
 
-    def _check_key(self, request: HttpRequest) -> None:
+    async def _refuse(self, connection: HttpConnection, dialect: type[Dialect], error: GatewayError) -> None:
+        self._on_refusal(error)
+        # Without this header, the clients of OpenAI and of Anthropic repeat requests after 429 and 5xx.
+        headers = _JSON if error.retry else {**_JSON, "x-should-retry": "false"}
+        await connection.respond(error.status, encode(dialect.error_body(error)), headers)
+
+    def _check_key(self, connection: HttpConnection, request: HttpRequest) -> None:
         scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
         keys = bearer.strip() if scheme.lower() == "bearer" else "", request.headers.get("x-api-key", "")
         if not any(hmac.compare_digest(key.encode(), self._key) for key in keys):
             raise GatewayError(401, "the key is wrong", "invalid_api_key", kind="authentication_error")
+        self._without_key.pop(connection, None)
 
     async def _answer(self, connection: HttpConnection, request: HttpRequest, kind: type[Dialect]) -> None:
-        self._check_key(request)
+        self._check_key(connection, request)
         body = await connection.read_body(request)
         async with self._reading:
             dialect = kind(read_json(body), request.headers)
@@ -167,7 +191,7 @@ class GatewayServer:
             except BaseException:
                 for result in outcome:  # the client left before the answer was sent
                     if isinstance(result, Answer):
-                        self._capture.undelivered(result)
+                        self._capture.note_undelivered(result)
                 raise
             (result,) = outcome
             if isinstance(result, Answer):
@@ -210,11 +234,11 @@ class GatewayServer:
             await send()
             sent = not connection.gone
         finally:
-            (self._capture.delivered if sent else self._capture.undelivered)(answer)
+            (self._capture.note_delivered if sent else self._capture.note_undelivered)(answer)
 
     async def _count_tokens(self, connection: HttpConnection, request: HttpRequest) -> None:
         """Return an estimate: clients only use it to see how full their context is."""
-        self._check_key(request)
+        self._check_key(connection, request)
         body = await connection.read_body(request)
         async with self._reading:
             AnthropicMessages(read_json(body), request.headers)
@@ -237,12 +261,6 @@ class GatewayServer:
         ]
         page = {"has_more": False, "first_id": names[0] if names else None, "last_id": names[-1] if names else None}
         return {"object": "list", "data": data, **page}
-
-
-async def _respond_error(connection: HttpConnection, dialect: type[Dialect], error: GatewayError) -> None:
-    # Without this header, the clients of OpenAI and of Anthropic repeat requests after 429 and 5xx.
-    headers = _JSON if error.retry else {**_JSON, "x-should-retry": "false"}
-    await connection.respond(error.status, encode(dialect.error_body(error)), headers)
 
 
 async def _send_events(connection: HttpConnection, events: bytes, *, begun: bool) -> None:

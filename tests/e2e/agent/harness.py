@@ -21,7 +21,7 @@ TOOLS = [
 ]
 
 
-def ask(messages: list[dict[str, Any]], **more: object) -> dict[str, Any]:
+def ask(messages: list[dict[str, Any]], timeout_s: float = 60, **more: object) -> dict[str, Any]:
     """Return the model's message."""
     body = {"model": "policy", "messages": messages, "tools": TOOLS, **more}
     request = urllib.request.Request(
@@ -29,7 +29,7 @@ def ask(messages: list[dict[str, Any]], **more: object) -> dict[str, Any]:
         json.dumps(body).encode(),
         {"content-type": "application/json", "authorization": f"Bearer {os.environ['OPENAI_API_KEY']}"},
     )
-    with urllib.request.urlopen(request, timeout=60) as answer:
+    with urllib.request.urlopen(request, timeout=timeout_s) as answer:
         message: dict[str, Any] = json.load(answer)["choices"][0]["message"]
         return message
 

@@ -192,6 +192,39 @@ async def test_end_has_its_cause(end: str) -> None:
     assert (result.failure is None) == (trainable or finish == "deadline"), result.failure
 
 
+@pytest.mark.parametrize("answers_again", [False, True])
+async def test_harness_that_gives_up_on_a_slow_model_gets_no_reward(answers_again: bool) -> None:
+    """Its own time limit is over, and it fails. If it goes on and is answered, the answer counts."""
+    after = "work('shorter')" if answers_again else "sys.exit(1)"
+
+    async def stall() -> str:
+        await anyio.sleep(60)
+        return "Late."
+
+    model = ModelOf(lambda messages: "Done." if "shorter" in str(messages) else stall())
+    attempt = "try: ask([{'role': 'user', 'content': 'go'}], timeout_s=1)"
+    program = python(attempt, f"except OSError: {after}", "sys.exit(1)")
+    result = await run_locally(model, program=program, scoring=Scoring(check=CommandCheck("true")))
+    episode = result.episode
+    assert episode is not None, result.error
+    assert episode.program is not None
+    assert episode.program.exit_code == 1
+    if answers_again:
+        assert (episode.finish, result.reward) == ("answered", 1.0)
+    else:
+        assert (episode.finish, episode.cause, result.reward) == ("model_error", ErrorCause.INFRA, None)
+        assert "the program gave up 1 s after its last request" in episode.errors[-1].message
+
+
+async def test_refusal_of_a_request_is_named() -> None:
+    """The record says why a program got no answer, also if no request was valid."""
+    for more, reason in (("n=2", "n must be 1"), ("response_format={'type': 'json_object'}", "JSON mode")):
+        program = python(f"ask([{{'role': 'user', 'content': 'go'}}], {more})")
+        result = await run_locally(ScriptedModel([]), program=program)
+        assert result.episode is not None
+        assert reason in result.episode.errors[-1].message
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 async def test_ids_of_the_main_conversation_are_those_of_the_server(name: str) -> None:
     family = FAMILIES[name]

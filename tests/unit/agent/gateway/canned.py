@@ -64,10 +64,10 @@ class CannedCapture:
     def _next(self) -> Completion | GatewayError | Callable[[], Any]:
         return self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
 
-    def delivered(self, answer: Answer) -> None:
+    def note_delivered(self, answer: Answer) -> None:
         self.deliveries.append(True)
 
-    def undelivered(self, answer: Answer) -> None:
+    def note_undelivered(self, answer: Answer) -> None:
         self.deliveries.append(False)
 
 

@@ -87,7 +87,7 @@ def request(messages: Sequence[Message], **settings: Any) -> ChatRequest:
 async def ask(capture: Capture, messages: Sequence[Message], **settings: Any) -> Answer:
     """Send a request and get its answer."""
     answer = await capture.answer(request(messages, **settings))
-    capture.delivered(answer)
+    capture.note_delivered(answer)
     return answer
 
 

@@ -84,9 +84,9 @@ class Harness:
         if answer is None:
             return None
         if self.chance.random() < 0.15:  # the connection breaks before the last byte
-            self.capture.undelivered(answer)
+            self.capture.note_undelivered(answer)
             return None
-        self.capture.delivered(answer)
+        self.capture.note_delivered(answer)
         self.delivered.add(self.policy.number_of(answer))
         return answer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import anyio
 import h11
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hermes_agent.gateway import http
 from hermes_agent.gateway.http import MAX_BODY_BYTES, BodyMemory, HttpConnection
-from hermes_agent.gateway.server import GatewayServer
+from hermes_agent.gateway.server import MAX_CONNECTIONS, GatewayServer
 from hermes_agent.messages import Completion
 from tests.unit.agent.gateway.canned import KEY, TEXT, CannedCapture, connect, read_all, serve
 
@@ -131,6 +131,20 @@ async def test_head_has_a_bound() -> None:
         ((largest, _),) = await exchange(port, post(BODY, f"X-Long: {'a' * 60_000}"))
         ((status, _),) = await exchange(port, b"GET / HTTP/1.1\r\nHost: x\r\nX-Long: " + b"a" * 300_000)
     assert (largest, status) == (200, 431)
+
+
+async def test_new_connection_closes_the_oldest_one_without_the_key() -> None:
+    """Where slots share a loopback, a neighbour may open connections, and gets no answer without the key."""
+    async with AsyncExitStack() as stack, serve(CannedCapture()) as port:
+        owner = await stack.enter_async_context(await connect(port))
+        await owner.send(post())
+        assert [status for status, _ in await read_answers(owner)] == [200]
+        others = [await stack.enter_async_context(await connect(port)) for _ in range(MAX_CONNECTIONS + 20)]
+        for stream in (owner, others[-1]):
+            await stream.send(post())
+            assert [status for status, _ in await read_answers(stream)] == [200]
+        with anyio.fail_after(10):
+            assert await read_all(others[0]) == b""
 
 
 async def test_bodies_of_all_connections_have_a_bound() -> None:

@@ -94,7 +94,7 @@ async def test_undelivered_answer_is_no_leaf_and_is_given_again() -> None:
     sampler = policy()
     async with Capture(sampler.model(), Gateway(max_requests=2)) as capture:
         first = await capture.answer(request(BEGIN))
-        capture.undelivered(first)
+        capture.note_undelivered(first)
         assert capture.captured.sequences() == []
         assert capture.captured.main == []
         other = await ask(capture, [*BEGIN[:1], {"role": "user", "content": "else"}])
@@ -108,9 +108,9 @@ async def test_undelivered_answer_is_no_leaf_and_is_given_again() -> None:
 async def test_request_that_continues_an_answer_proves_its_delivery() -> None:
     async with Capture(policy().model()) as capture:
         first = await capture.answer(request(BEGIN))
-        capture.undelivered(first)
+        capture.note_undelivered(first)
         second = await capture.answer(request(go_on(BEGIN, first)))
-        capture.undelivered(second)
+        capture.note_undelivered(second)
     assert (first.node.delivered, second.node.delivered) == (True, False)
     (sequence,) = capture.captured.sequences()
     assert sequence.ids[-1] == first.node.completion.tokens.ids[-1]  # type: ignore[union-attr]

@@ -79,7 +79,7 @@ async def test_main_is_the_last_delivered_conversation_of_the_first_root() -> No
         first = await ask(capture, BEGIN)
         second = await ask(capture, go_on(BEGIN, first))
         branch = await ask(capture, go_on(BEGIN, first, "no"))
-        capture.undelivered(await capture.answer(request(go_on(BEGIN, first, "late"))))
+        capture.note_undelivered(await capture.answer(request(go_on(BEGIN, first, "late"))))
         await ask(capture, user("after a compaction"))
         captured = capture.captured
         assert captured.main == [first.node, branch.node]
