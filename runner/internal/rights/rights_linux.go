@@ -177,27 +177,35 @@ func ThreadOwnKeyring() {
 	_, _, _ = syscall.RawSyscall(syscall.SYS_KEYCTL, joinSessionKeyring, 0, 0)
 }
 
-// ClearUserKeys empties the keyrings of the calling thread's user. Engines that refuse these calls
-// refuse them to commands too.
-func ClearUserKeys() error {
+// RemoveUserKeys removes the keyrings of the calling thread's user with their keys. Otherwise the
+// kernel keeps them for days, and each key that ends anywhere on the host takes longer. Engines that
+// refuse these calls refuse them to commands too.
+func RemoveUserKeys() error {
 	const (
-		clearRing     = 7
+		getID         = 0
+		invalidate    = 21
 		getPersistent = 22
-		ofProcess     = -2
+		ofThread      = -1
 		ofUser        = -4
 		ofUserSession = -5
 		thisUser      = -1
+		create        = 1
 	)
 	keyctl := func(call, first, second int) (int, syscall.Errno) {
 		r, _, errno := syscall.RawSyscall(syscall.SYS_KEYCTL, uintptr(call), uintptr(first), uintptr(second))
 		return int(int32(r)), errno
 	}
-	rings := []int{ofUser, ofUserSession}
-	if persistent, errno := keyctl(getPersistent, thisUser, ofProcess); errno == 0 {
-		rings = append(rings, persistent)
+	var rings []int
+	// All are looked up before one is removed, because each lookup creates those that are missing.
+	for _, lookup := range [][3]int{
+		{getPersistent, thisUser, ofThread}, {getID, ofUser, create}, {getID, ofUserSession, create},
+	} {
+		if ring, errno := keyctl(lookup[0], lookup[1], lookup[2]); errno == 0 {
+			rings = append(rings, ring)
+		}
 	}
 	for _, ring := range rings {
-		if _, errno := keyctl(clearRing, ring, 0); errno != 0 && errno != syscall.ENOSYS && errno != syscall.EPERM {
+		if _, errno := keyctl(invalidate, ring, 0); errno != 0 {
 			return errno
 		}
 	}

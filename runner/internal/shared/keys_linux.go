@@ -6,10 +6,10 @@ import (
 	"hermes-exec/runner/internal/rights"
 )
 
-// clearKeys empties the keyrings of a uid, which the kernel keeps for some time after its last
+// removeKeys removes the keyrings of a uid, which the kernel keeps for some time after its last
 // process. It returns the problems.
-func clearKeys(uid, gid uint32) []string {
-	if err := runAsUser(uid, gid, rights.ClearUserKeys); err != nil {
+func removeKeys(uid, gid uint32) []string {
+	if err := runAsUser(uid, gid, rights.RemoveUserKeys); err != nil {
 		return []string{"the keys of the slot's user cannot be removed: " + err.Error()}
 	}
 	return nil

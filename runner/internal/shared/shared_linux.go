@@ -57,7 +57,7 @@ type Holder struct {
 // again.
 func (p *Cleaner) Remove(h Holder) (problems []string) {
 	if h.Own {
-		problems = clearKeys(h.UID, h.GID)
+		problems = removeKeys(h.UID, h.GID)
 	}
 	if h.Files {
 		s := sweep{ids: p.ids, holder: h, looks: maxLooks, until: time.Now().Add(removeTimeout)}
