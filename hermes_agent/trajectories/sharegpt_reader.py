@@ -52,7 +52,8 @@ def read_sharegpt(turns: Sequence[ShareGPTTurn]) -> list[Message]:
 def export_problem(messages: Sequence[Message], turns: Sequence[ShareGPTTurn]) -> str:
     """Return why these turns, read back, differ from these messages. Empty if they do not.
 
-    The comparison covers roles, texts, thinking, calls with their ids and the text of their arguments, and results.
+    The comparison covers roles, texts, thinking, calls with their ids and the text of their arguments, and results. The
+    id of a call without a result refers to nothing, and is left out.
     Markup that an assistant's text or thinking quotes is always a problem, because other readers take it for thinking
     or calls. A message that the parser of the Hermes format reads otherwise is a problem too, such as a text with the
     end of a turn.
@@ -60,17 +61,31 @@ def export_problem(messages: Sequence[Message], turns: Sequence[ShareGPTTurn]) -
     for number, message in enumerate(messages, 1):
         if why := _unrenderable(message):
             return f"message {number} ({message.get('role')}) {why}"
-    read = [_Facts.of(message) for message in read_sharegpt(turns)]
+    read = read_sharegpt(turns)
     if len(read) != len(messages):
         return f"{len(messages)} messages re-read as {len(read)}"
-    for number, (message, reread) in enumerate(zip(messages, read, strict=True), 1):
-        facts = _Facts.of(message)
-        for name, before, after in zip(_Facts._fields, facts, reread, strict=True):
+    answered = _list_answered_ids(messages)
+    for number, (message, reread, ids) in enumerate(zip(messages, read, answered, strict=True), 1):
+        facts = _Facts.of(message, ids)
+        for name, before, after in zip(_Facts._fields, facts, _Facts.of(reread, ids), strict=True):
             if before != after:
                 return f"message {number} ({message.get('role')}) would re-read with {name.replace('_', ' ')}"
         if facts.another_role == "assistant" and not _parses(message):
             return f"message {number} (assistant) would be parsed otherwise by a parser of the Hermes format"
     return ""
+
+
+def _list_answered_ids(messages: Sequence[Message]) -> list[frozenset[str]]:
+    """Return for each message the ids of the results after it, up to the next answer."""
+    answered: list[frozenset[str]] = []
+    ids: frozenset[str] = frozenset()
+    for message in reversed(messages):
+        answered.append(ids)
+        if message.get("role") == "assistant":
+            ids = frozenset()
+        elif message.get("role") == "tool":
+            ids |= {str(message.get("tool_call_id"))}
+    return answered[::-1]
 
 
 def _parses(message: Message) -> bool:
@@ -129,10 +144,14 @@ class _Facts(NamedTuple):
     another_id_or_name: tuple[str, str]
 
     @classmethod
-    def of(cls, message: Mapping[str, Any]) -> _Facts:
-        """Return the facts of a message. A field that is missing, None or empty is the same."""
+    def of(cls, message: Mapping[str, Any], answered: frozenset[str]) -> _Facts:
+        """Return the facts of a message, with the ids of the `answered` calls.
+
+        A field that is missing, None or empty is the same.
+        """
+        calls = [call if call.id in answered else call._replace(id="") for call in calls_of(message)]
         names = (str(message.get("tool_call_id") or ""), str(message.get("name") or ""))
-        return cls(str(message.get("role")), message_text(message), _thinking(message), calls_of(message), names)
+        return cls(str(message.get("role")), message_text(message), _thinking(message), calls, names)
 
 
 def _read_gpt(value: str) -> Message:

@@ -139,7 +139,19 @@ def test_ids_of_calls_are_those_of_their_results() -> None:
     messages: list[Message] = [{"role": "assistant", "content": "", "tool_calls": calls}, *answers]
     assert problem(messages) == ""
     assert problem([messages[0], *answers[::-1]]) == "message 1 (assistant) would re-read with other calls"
-    assert problem(messages[:2]) == "message 1 (assistant) would re-read with other calls"
+    assert problem([messages[0], answers[1]]) == "message 1 (assistant) would re-read with other calls"
+
+
+def test_call_without_a_result_needs_no_id() -> None:
+    """Such as the call by which mini-swe-agent submits, also if the model gives each call the same id."""
+    messages = [*conversation(), {"role": "assistant", "content": "Done.", "tool_calls": [calling("{}", "c1")]}]
+    turns = sharegpt(messages, TOOLS)
+    assert export_problem(messages, turns) == ""
+    assert [call["id"] for message in read_sharegpt(turns) for call in message.get("tool_calls", ())] == ["c1", ""]
+    two = [*messages[:-1], {"role": "assistant", "content": "", "tool_calls": [calling("{}", "a"), calling("{}", "b")]}]
+    assert problem([*two, {"role": "tool", "tool_call_id": "a", "name": "terminal", "content": ""}]) == ""
+    late: list[Message] = [{"role": "user", "content": "wait"}, {"role": "tool", "tool_call_id": "c1", "content": ""}]
+    assert problem([*messages, *late]) == "message 5 (assistant) would re-read with other calls"
 
 
 @pytest.mark.parametrize(

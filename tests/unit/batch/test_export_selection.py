@@ -109,7 +109,8 @@ async def test_prompt_is_the_same_in_several_groups(tmp_path: Path, batch: Comma
 async def test_table_has_the_sums(run: Path, tmp_path: Path, batch: CommandLine) -> None:
     ended = batch("export", run, "--to", "openai", "--out", tmp_path / "out", "--only", "solved")
     lines = [" ".join(line.split()) for line in ended.out.splitlines()]
-    assert lines == ["records count", "written: train 3", "left out: outcome 3", "left out: untrainable 1"]
+    assert lines[:3] == ["records count first reason", "written: train 3", "left out: outcome 3 it is unsolved"]
+    assert lines[3].startswith("left out: untrainable 1 its result does not measure the model")
     assert "3 of 7 records of 1 prompts, 1050 tokens" in ended.err
     summary = json.loads((tmp_path / "out" / "export.json").read_text())
     assert (summary["written"], summary["tokens"], summary["options"]["only"]) == (3, 1050, ["solved"])

@@ -73,9 +73,9 @@ def export(
     if as_json:
         emit_json(result)
     else:
-        rows: list[tuple[Any, ...]] = [(f"written: {name}", count) for name, count in result.splits.items()]
-        rows += [(f"left out: {reason}", count) for reason, count in result.left_out.items()]
-        table(("records", "count"), rows)
+        rows: list[tuple[Any, ...]] = [(f"written: {name}", count, "") for name, count in result.splits.items()]
+        rows += [(f"left out: {why}", count, result.details[why]) for why, count in result.left_out.items()]
+        table(("records", "count", "first reason"), rows)
         estimated = f", {result.estimated} of them estimated" if result.estimated else ""
         say(f"{result.written} of {result.read} records of {result.prompts} prompts, {result.tokens} tokens{estimated}")
     if not result.written:

@@ -58,6 +58,7 @@ class ExportResult:
         estimated: Written records whose tokens are estimated, because their endpoint reported none.
         splits: Written records by split.
         left_out: Records that were not written, by reason. `left_out.jsonl` has each of them, if a record was written.
+        details: For each reason, the explanation of the first such record.
     """
 
     out: Path
@@ -69,6 +70,7 @@ class ExportResult:
     estimated: int
     splits: Mapping[str, int]
     left_out: Mapping[str, int]
+    details: Mapping[str, str]
 
 
 def export_records(
@@ -159,6 +161,7 @@ class _Export:
     def __init__(self, out: Path, directory: Path, writer: DataSetWriter[Any], options: ExportOptions) -> None:
         self._out, self._directory, self._writer, self._options = out, directory, writer, options
         self._left_out: Counter[str] = Counter()
+        self._details: dict[str, str] = {}
         self._splits: Counter[str] = Counter()
         self._groups: set[str] = set()
         self._models: set[str] = set()
@@ -172,6 +175,7 @@ class _Export:
                 left_out = self._write(example, choice)
                 if left_out is not None:
                     self._left_out[left_out.reason] += 1
+                    self._details.setdefault(left_out.reason, left_out.detail)
                     file.write(encode_line(_describe(example, left_out)))
 
     def finish(self) -> ExportResult:
@@ -187,6 +191,7 @@ class _Export:
             estimated=self._estimated,
             splits=dict(sorted(self._splits.items())),
             left_out=dict(self._left_out.most_common()),
+            details=self._details,
         )
         if not written:
             return result

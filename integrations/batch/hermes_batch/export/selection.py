@@ -151,7 +151,7 @@ def _choose_per_prompt(
     for rank, group in sorted(distinct.values()):
         taken[group] = taken.get(group, 0) + 1
         if taken[group] > limit:
-            what = f"the {per_prompt} record" if isinstance(per_prompt, str) else f"{limit} of the records"
+            what = f"the {per_prompt} record" if isinstance(per_prompt, str) else "another record"
             places[rank[-2:]] = LeftOut("per_prompt", f"{what} of its prompt is exported instead")
 
 
