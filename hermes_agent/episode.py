@@ -186,6 +186,13 @@ class Episode:
         return None if self.trainable else ending_error(self.finish, self.errors)
 
     @property
+    def call_count(self) -> int:
+        """The number of calls that the model wrote: of `tool_calls`, or of a program in all of its answers."""
+        if self.captured is None:
+            return len(self.tool_calls)
+        return sum(len(node.completion.tool_calls) for node in self.captured.nodes)
+
+    @property
     def counts(self) -> CallCounts:
         """The number of calls that the model wrote, by outcome."""
         calls = self.tool_calls

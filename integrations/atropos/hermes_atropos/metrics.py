@@ -48,7 +48,7 @@ class RolloutTally:
             self._turns.append(result.episode.turns)
             calls = result.episode.tool_calls
             failed = [call for call in calls if not call.ok]
-            self._calls += len(calls)
+            self._calls += result.episode.call_count
             self._tool_errors += len(failed)
             self._call_seconds += [call.duration_s for call in calls if call.state != "not_begun"]
             self._errors += [f"{call.name}: {call.error_kind}: {call.content[:200]}" for call in failed]

@@ -47,6 +47,8 @@ _UNKNOWN: Mapping[str, Any] = {
     "compacted": False,
     "version": "",
     "program": "",
+    "program_exit_code": -1,
+    "program_output": "",
     "roots": 0,
     "sequences": 0,
 }
@@ -68,7 +70,7 @@ def upgrade_row(row: dict[str, Any]) -> dict[str, Any]:
     Rows without `messages` get messages that are re-read from their conversation. They are not exportable, because
     these may differ from the messages of the episode.
     """
-    if all(isinstance(row.get(name), str) for name in (*JSON_COLUMNS, "solved", "group", "program")):
+    if all(isinstance(row.get(name), str) for name in (*JSON_COLUMNS, "solved", "group", "program_output")):
         return row
     turns = [turn for turn in row["conversations"] if isinstance(turn, dict)]
     conversation = [

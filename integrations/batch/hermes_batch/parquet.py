@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
 PARQUET = "trajectories.parquet"
-COLUMNS_VERSION = 2
+COLUMNS_VERSION = 3
 """The version of the columns. It is increased when `record_schema` changes, so that tables are made again."""
 _SOURCE = b"hermes_batch.source"
 """The key of the file's metadata that holds the state of the trajectories from which it was made."""

@@ -25,11 +25,14 @@ _CHARACTERS = 1_000
 
 
 class ProgramFacts(TypedDict):
-    """The program of a rollout (at most 1,000 characters), the number of conversations that it began, and of the
-    sequences that they are for a trainer. Empty and 0 without a program.
+    """The program of a rollout (at most 1,000 characters), its exit code (-1: it did not run or did not end), the
+    beginning and end of its output, the number of conversations that it began, and of the sequences that they are for a
+    trainer. Empty, -1 and 0 without a program.
     """
 
     program: str
+    program_exit_code: int
+    program_output: str
     roots: int
     sequences: int
 
@@ -72,9 +75,11 @@ def _is_conversation(task: Task) -> bool:
 
 def describe_program(program: Program | None, episode: Episode | None) -> ProgramFacts:
     """Return the columns of a rollout's program."""
-    captured = None if episode is None else episode.captured
+    captured, end = (None, None) if episode is None else (episode.captured, episode.program)
     return ProgramFacts(
         program=_format_program(program),
+        program_exit_code=-1 if end is None else end.exit_code,
+        program_output="" if end is None else end.output,
         roots=0 if captured is None else len(captured.roots),
         sequences=0 if captured is None else _count_sequences(captured),
     )

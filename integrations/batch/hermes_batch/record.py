@@ -75,7 +75,8 @@ class Record(TypedDict):
     are the token ids of each turn, if the model returned them, and `timings` are the parts of `seconds`.
 
     `program` is the harness that worked in place of the agent loop. The conversation is then its main one, `usage` has
-    the completions of all, and `roots` and `sequences` count the conversations that it began and their ends.
+    the completions of all, and `roots` and `sequences` count the conversations that it began and their ends. The
+    `calls` of a harness have no records, so that `tool_stats` are empty, but `tool_calls` counts them.
 
     Columns that can be empty or have any structure are JSON text (`hermes_batch.JSON_COLUMNS`), so that every column
     has one type in all records.
@@ -122,6 +123,8 @@ class Record(TypedDict):
     compacted: bool
     version: str
     program: str
+    program_exit_code: int
+    program_output: str
     roots: int
     sequences: int
     attempts: int
@@ -172,7 +175,8 @@ def make_record(
     )
     # Schemas of host tools have `runs_on`, which is not sent to the model.
     tools = [] if episode is None else [{key: tool[key] for key in tool if key != "runs_on"} for tool in episode.tools]
-    stats = tool_stats(calls, [str(tool["function"]["name"]) for tool in tools])
+    judged = [] if episode is None or episode.captured is not None else tools
+    stats = tool_stats(calls, [str(tool["function"]["name"]) for tool in judged])
     errors = [*(() if episode is None else episode.errors), *(() if error is None else (error,))]
     # Masked before conversion to JSON, because a secret that is escaped twice would not be found.
     original = (extracted.messages, tools)
@@ -204,7 +208,7 @@ def make_record(
             "output": "" if verdict is None else verdict.output,
         },
         "turns": 0 if episode is None else episode.turns,
-        "tool_calls": 0 if episode is None else len(episode.tool_calls),
+        "tool_calls": 0 if episode is None else episode.call_count,
         "calls": [] if episode is None else [_call_facts(call) for call in episode.tool_calls],
         "unknown_tools": sorted({name for name, _ in calls} - stats.keys()),
         "errors": [*map(_error_facts, errors), *_left_out(result)],

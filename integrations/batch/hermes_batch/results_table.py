@@ -11,8 +11,15 @@ from rich.text import Text
 
 from hermes_batch.row_selection import count_tokens
 from hermes_batch.run_display import COLORS, name_record
-from hermes_batch.status_words import describe_outcomes, describe_use, format_cost, format_count, to_line
-from hermes_batch.tally import Reason, Tally, outcome, reason
+from hermes_batch.status_words import (
+    describe_failed_programs,
+    describe_outcomes,
+    describe_use,
+    format_cost,
+    format_count,
+    to_line,
+)
+from hermes_batch.tally import Reason, Tally, outcome, program_failure, reason
 
 _REASON_WIDTH = 160
 MAX_ROWS = 200
@@ -49,7 +56,8 @@ def show_rows(console: Console, records: Sequence[Mapping[str, Any]], limit: int
         table.add_row(
             _cell(name_record(record)),
             Text(word, COLORS.get(word, "blue")),
-            *(_cell(record.get(name, "")) for name in ("finish", "cause", "turns", "tool_calls")),
+            _cell(_describe_end(record)),
+            *(_cell(record.get(name, "")) for name in ("cause", "turns", "tool_calls")),
             format_count(count_tokens(record)),
             *([format_cost(float(record.get("cost", 0)))] if costs else []),
             f"{float(record.get('seconds', 0)):.1f}",
@@ -60,6 +68,11 @@ def show_rows(console: Console, records: Sequence[Mapping[str, Any]], limit: int
         console.print(Text(f"… and {len(records) - limit} more"))
     if reasons.rows:
         console.print(reasons)
+
+
+def _describe_end(record: Mapping[str, Any]) -> str:
+    code = program_failure(record)
+    return str(record.get("finish", "")) + ("" if code is None else f", exit code {code}")
 
 
 def show_groups(
@@ -132,6 +145,8 @@ def summary_line(tally: Tally, seconds: float | None, total: int, until_solved: 
         estimates = tally.groups.summarize(until_solved)
         names = [name for name in ("pass@1", f"pass@{tally.groups.most_samples}", "reward") if name in estimates]
         parts += [f"{name} {estimates[name]}" for name in names]
+    if tally.failed_programs:
+        parts.append(describe_failed_programs(tally.failed_programs))
     parts.append(f"{tally.tool_calls} tool calls")
     if tally.prompt_tokens or tally.completion_tokens:
         parts.append(describe_use(tally.prompt_tokens, tally.completion_tokens, tally.cost))

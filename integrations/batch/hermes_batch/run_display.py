@@ -19,7 +19,7 @@ from hermes_batch.record import Record
 from hermes_batch.result import BatchResult
 from hermes_batch.status import RunStatus
 from hermes_batch.status_words import describe_status, format_duration, to_line
-from hermes_batch.tally import outcome, reason
+from hermes_batch.tally import outcome, program_failure, reason
 
 _REASON_WIDTH = 160
 LOG_INTERVAL_S = 30.0
@@ -77,6 +77,8 @@ class RunDisplay:
         line = f"{word:9} {to_line(name_record(record), 24):24} {calls:8} {record['seconds']:6.1f} s"
         if why := str(reason(record)):
             line += f"  {to_line(why, _REASON_WIDTH)}"
+        elif (code := program_failure(record)) is not None:
+            line += f"  the program ended with exit code {code}"
         if self._live is not None:
             self._console.print(Text(line, COLORS.get(word, "blue")), highlight=False)
         else:

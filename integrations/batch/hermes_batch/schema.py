@@ -92,6 +92,8 @@ def record_schema() -> pa.Schema:
         "compacted": boolean,
         "toolsets_used": pa.list_(text),
         "program": text,
+        "program_exit_code": integer,
+        "program_output": text,
         "roots": integer,
         "sequences": integer,
         "backend": text,

@@ -36,6 +36,11 @@ def describe_outcomes(outcomes: Mapping[str, int], why_unscored: str = "") -> st
     return ", ".join(parts)
 
 
+def describe_failed_programs(count: int) -> str:
+    """Return the number of programs that failed after an answer of the model in words."""
+    return f"{count} program{'' if count == 1 else 's'} failed after an answer"
+
+
 def describe_progress(status: RunStatus) -> str:
     """Return how far the run is: "300 of 400 done (75 %), 12.3 a minute, 8 min left"."""
     share = f" ({100 * status.records // status.total} %)" if status.total else ""

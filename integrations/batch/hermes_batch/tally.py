@@ -26,6 +26,8 @@ class Tally:
     """The message of the first error of each kind."""
     backends: set[str] = field(default_factory=set)
     levels: set[str] = field(default_factory=set)
+    failed_programs: int = 0
+    """Records whose program ended with an exit code other than 0 after an answer of the model."""
     tool_calls: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -46,6 +48,7 @@ class Tally:
         self.backends.add(str(record.get("backend", "")))
         if level := record.get("isolation"):
             self.levels.add(str(level))
+        self.failed_programs += program_failure(record) is not None
         self.tool_calls += int(record.get("tool_calls", 0))
         self.prompt_tokens += int(record.get("prompt_tokens", 0))
         self.completion_tokens += int(record.get("completion_tokens", 0))
@@ -91,6 +94,12 @@ def reason(record: Mapping[str, Any]) -> Reason:
         finish, cause = str(record.get("finish", "")), str(record.get("cause", ""))
         return Reason(finish, "" if cause == finish else cause)
     return Reason(ending.kind, ending.message)
+
+
+def program_failure(record: Mapping[str, Any]) -> int | None:
+    """Return the exit code of a program that failed after an answer of the model, which its `finish` does not show."""
+    code = record.get("program_exit_code", -1)
+    return code if record.get("finish") == "answered" and isinstance(code, int) and code > 0 else None
 
 
 def _to_episode_error(error: Mapping[str, Any]) -> EpisodeError:

@@ -62,6 +62,9 @@ async def test_program_records_are_complete_and_resumed(tmp_path: Path) -> None:
     for record in read_records(batch.out):
         assert (record["program"], record["roots"], record["sequences"]) == ("script", 1, 1)
         assert (record["turns"], record["api_calls"], record["toolsets_used"]) == (2, 2, [])
+        assert (record["program_exit_code"], record["program_output"]) == (0, "Done.\n")
+        # The harness ran its call itself: whether it succeeded is unknown.
+        assert (record["tool_calls"], record["calls"], record["tool_stats"]) == (1, "[]", "{}")
         assert [turn["from"] for turn in record["conversations"]] == ["system", "human", "gpt", "tool", "gpt"]
         assert (record["exportable"], record["completion_tokens"], record["cost"]) == (True, 6, 0.5)
         assert json.loads(record["sampling"]) == {"temperature": 0.5}
@@ -78,6 +81,17 @@ async def test_conversations_beside_the_main_one_are_counted(tmp_path: Path) -> 
     assert (record["program"], record["roots"], record["sequences"], record["turns"]) == ("python3 two.py", 2, 2, 3)
     assert len(json.loads(record["usage"])) == 3
     assert [message["role"] for message in json.loads(record["messages"])] == ["user", "assistant", "tool", "assistant"]
+
+
+async def test_program_that_failed_after_an_answer_is_in_its_record(tmp_path: Path) -> None:
+    failing = "from harness import ask\nask([{'role': 'user', 'content': 'a title'}])\nraise KeyError('the harness')"
+    row = {"files": {"harness.py": HARNESS, "failing.py": failing}, "check": "false"}
+    batch = config(tmp_path, row, program="python3 failing.py")
+    result = await run_batch(batch)
+    (record,) = read_records(batch.out)
+    assert (record["finish"], record["solved"], record["program_exit_code"]) == ("answered", "unsolved", 1)
+    assert "KeyError: 'the harness'" in record["program_output"]
+    assert result.tally.failed_programs == 1
 
 
 async def test_rows_bound_their_program(tmp_path: Path) -> None:

@@ -98,7 +98,8 @@ def report(directory: Path, *records: object, **settings: object) -> Page:
 
 
 def test_nothing_that_was_written_is_markup(tmp_path: Path) -> None:
-    page = report(tmp_path, record(0), model=EVIL, prompts=1, seconds=3)
+    program = {"program": EVIL, "program_exit_code": 1, "program_output": EVIL}
+    page = report(tmp_path, record(0, **program), model=EVIL, prompts=1, seconds=3)
     tags = {tag for tag, _ in page.tags}
     assert not tags & {"img", "iframe", "link", "a", "object", "base", "form"}
     assert [attributes for tag, attributes in page.tags if tag == "script"] == [{}]
@@ -188,6 +189,18 @@ def test_code_snapshots_and_screenshots(tmp_path: Path, monkeypatch: pytest.Monk
     ]
     assert f"in {paths[1]}" in page.text
     assert page.text.count("is missing") == 1
+
+
+def test_program_has_its_name_exit_code_and_output(tmp_path: Path) -> None:
+    ended = {"program": "mini-swe-agent", "finish": "answered"}
+    failed = record(0, **ended, program_exit_code=3, program_output="Traceback: no such key\n")
+    page = report(tmp_path, failed, record(1, **ended, program_exit_code=0, program_output="")).text
+    assert "program mini-swe-agent" in page
+    assert "1 program failed after an answer: their records have the exit code and the output." in page
+    assert "The program ended with exit code 3:" in page
+    assert "Traceback: no such key" in page
+    assert "The program ended with exit code 0 and printed nothing." in page
+    assert "The program ended" not in report(tmp_path, record(0)).text
 
 
 def test_run_without_records_has_a_report(tmp_path: Path) -> None:

@@ -52,6 +52,15 @@ def show_statuses(terminal: bool, *statuses: RunStatus) -> str:
     return stream.getvalue()
 
 
+def test_program_that_failed_after_an_answer_is_shown() -> None:
+    failed = record("a", False, program="mini-swe-agent", program_exit_code=3)
+    slow = record("b", False, program="mini-swe-agent", program_exit_code=137, finish="deadline")
+    text = show_run(False, failed, slow, record("c", True, program="mini-swe-agent", program_exit_code=0), total=3)
+    assert text.count("the program ended with exit code") == 1
+    assert "a       unsolved  answered, exit code 3" in text
+    assert "1 of 3 solved, 1 program failed after an answer, 6 tool calls" in text
+
+
 def test_plain_lines_have_a_clock_where_there_is_no_terminal() -> None:
     text = show_run(False, record("a", True), record("b", False), record("c", None, isolation=""), total=5)
     assert "\x1b" not in text

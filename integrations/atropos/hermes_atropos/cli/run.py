@@ -85,16 +85,15 @@ class _GroupReporter:
         self._count += 1
         done = group.done
         rewards = " ".join(f"{rollout.reward:g}" for rollout in done)
-        calls = [
-            call for rollout in done if rollout.result.episode is not None for call in rollout.result.episode.tool_calls
-        ]
-        malformed = sum(call.error_kind == "malformed_call" for call in calls)
+        episodes = [rollout.result.episode for rollout in done if rollout.result.episode is not None]
+        calls = sum(episode.call_count for episode in episodes)
+        malformed = sum(call.error_kind == "malformed_call" for episode in episodes for call in episode.tool_calls)
         seconds = max(rollout.result.seconds for rollout in done)
-        calls_text = f"{len(calls)} tool calls" + (f", {malformed} of them malformed" if malformed else "")
+        calls_text = f"{calls} tool calls" + (f", {malformed} of them malformed" if malformed else "")
         rerolls = ", ".join(f"{cause} {count}" for cause, count in sorted(group.rerolls.items()))
         rerolls_text = f"; rerolls: {rerolls}" if rerolls else ""
         say(f"group {self._count}{self._of}: rewards {rewards}; {calls_text}; {seconds:.1f} s{rerolls_text}")
-        if calls and malformed == len(calls):
+        if calls and malformed == calls:
             say("no tool call could be parsed: check that --env.tool_call_parser is the format that this model writes")
 
 

@@ -19,6 +19,7 @@ from hermes_batch.report.summary import estimate_table, failure_tables, histogra
 from hermes_batch.report.transcript import transcript
 from hermes_batch.row_selection import count_tokens
 from hermes_batch.settings import explain_write_errors, read_settings, read_until_solved
+from hermes_batch.status_words import describe_failed_programs
 from hermes_batch.tally import Tally, outcome, reason
 from hermes_batch.trajectories import iterate_rows, read_record_at
 from hermes_exec.private_files import open_private
@@ -71,11 +72,14 @@ class _RunFacts:
                 continue
             self.tally.add(row)
             self.offsets.append((int(row["prompt_index"]), int(row["sample"]), row["offset"]))
-        metadata: Mapping[str, Any] = {}
+        first: Mapping[str, Any] = {}
         if self.offsets:
             with (out / TRAJECTORIES).open("rb") as lines:
-                metadata = read_record_at(lines, min(offset for *_, offset in self.offsets)).get("metadata", {})
+                first = read_record_at(lines, min(offset for *_, offset in self.offsets))
+        metadata = first.get("metadata", {})
         self.model, self.started_at = (str(metadata.get(name, "")) for name in ("model", "timestamp"))
+        # Rollouts of another program may have one each.
+        self.program = "" if self.settings.get("rollouts") else str(first.get("program") or "")
         self.total = int(self.settings.get("prompts") or self.tally.records)
         self.offsets.sort()
 
@@ -156,6 +160,7 @@ def _page(run: _RunFacts, rows: list[list[object]]) -> str:
 def _subtitle(run: _RunFacts) -> str:
     parts = [
         str(run.settings.get("model") or run.model),
+        *([f"program {run.program}"] if run.program else []),
         f"backend {' '.join(sorted(run.tally.backends))}",
         f"isolation {' '.join(sorted(run.tally.levels)) or 'none reached'}",
     ]
@@ -170,6 +175,8 @@ def _notes(run: _RunFacts, is_cut: bool) -> Markup:
         notes.append(f"The run ended before {missing} of its prompts were done.")
     if run.broken:
         notes.append(f"{run.broken} lines of {TRAJECTORIES} are not records and were left out.")
+    if failed := run.tally.failed_programs:
+        notes.append(f"{describe_failed_programs(failed)}: their records have the exit code and the output.")
     if is_cut:
         notes.append(f"The conversations of the last records are only in {TRAJECTORIES}.")
     return join(*(element("p", note, cls="note") for note in notes))

@@ -28,6 +28,7 @@ def transcript(record: Mapping[str, Any], images: Mapping[str, Sequence[Markup]]
         "div",
         *([_fold("Tools", json.dumps(tools, ensure_ascii=False, indent=2))] if tools else []),
         *(_turn(role, list(turn), images) for role, turn in groupby(messages, lambda message: message.get("role"))),
+        _program(record),
         _check(record),
         _errors(record),
         _facts(record),
@@ -136,6 +137,16 @@ def _block_or_long(title: str, text: str) -> Markup:
     return _block(text) if text.count("\n") < _FOLD_LINES else _foldable(title, text)
 
 
+def _program(record: Mapping[str, Any]) -> Markup:
+    """Return the end of a program: its exit code and its output."""
+    code, output = record.get("program_exit_code"), str(record.get("program_output") or "")
+    if not isinstance(code, int) or code < 0:
+        return Markup("")
+    line = element("p", f"The program ended with exit code {code}" + (":" if output else " and printed nothing."))
+    shown = _foldable("Output", output) if output else Markup("")
+    return element("div", element("h4", "Program"), line, shown, cls="turn")
+
+
 def _check(record: Mapping[str, Any]) -> Markup:
     check, solved = record.get("check") or {}, record.get("solved") == "solved"
     checked = check.get("exit_code", -1) >= 0
@@ -165,6 +176,7 @@ def _errors(record: Mapping[str, Any]) -> Markup:
 
 def _facts(record: Mapping[str, Any]) -> Markup:
     facts = [
+        *([("program", record["program"])] if record.get("program") else []),
         ("ended by", record.get("finish")),
         ("cause", record.get("cause")),
         ("trainable", "yes" if record.get("trainable") else "no"),
