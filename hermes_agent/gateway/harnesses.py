@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ class Harness:
     """A harness as `Rollout(program=…)` takes it.
 
     Attributes:
-        name: The name of its recipe, or any other.
+        name: The name of its recipe with its further arguments, or any other.
         argv: The program and its arguments, with the task in place of `{task}`.
         env: Its variables. Those of the rollout win.
     """
@@ -43,7 +44,7 @@ def harness(name: str, *arguments: str) -> Harness:
     if name not in RECIPES:
         raise ConfigError(f"there is no recipe of a harness {name!r}; {nearest(name, RECIPES)}")
     recipe = RECIPES[name]
-    return Harness(name, (*recipe.command, *arguments, *recipe.task), recipe.env)
+    return Harness(shlex.join((name, *arguments)), (*recipe.command, *arguments, *recipe.task), recipe.env)
 
 
 class Recipe(NamedTuple):

@@ -81,10 +81,10 @@ class BatchConfig(DatasetConfig):
     be named by a text ("file.py:name" or "package.module:name"), so that a run can be resumed without giving it again.
 
     With a `program`, a harness works on each prompt in its slot in place of the agent loop: the name of a recipe
-    (`hermes_agent.gateway.harness`), or a command as a text for `shlex.split` or a list, with the prompt in place of
-    `{task}`. Its budgets are `max_turns` (answers of the model), `max_cost` and `deadline_s`. The other settings of the
-    agent loop are refused (`hermes_batch.program.EXCLUDED_SETTINGS`), and so are the entries `system` and `toolsets` of
-    prompts, and `messages` other than one user message.
+    (`hermes_agent.gateway.harness`), perhaps with further arguments, or a command as a text for `shlex.split` or a
+    list, with the prompt in place of `{task}`. Its budgets are `max_turns` (answers of the model), `max_cost` and
+    `deadline_s`. The other settings of the agent loop are refused (`hermes_batch.program.EXCLUDED_SETTINGS`), and so
+    are the entries `system` and `toolsets` of prompts, and `messages` other than one user message.
 
     With a `distribution`, the toolsets of each sample are drawn from it instead of `toolsets`, with `seed` (default 0),
     the prompt's content and the sample's number. `tool_options` are fields of `ToolOptions`. `collect` are paths or

@@ -9,6 +9,7 @@ from typing import TypedDict
 from hermes_agent import Episode
 from hermes_agent.gateway import Captured, Harness, harness
 from hermes_agent.gateway.harnesses import RECIPES
+from hermes_agent.gateway.program import TASK_FIELD
 from hermes_batch.task import Task
 from hermes_exec import ConfigError
 
@@ -38,19 +39,22 @@ class ProgramFacts(TypedDict):
 
 
 def parse_program(program: str | Sequence[str]) -> Harness | tuple[str, ...]:
-    """Return the recipe of this name, or the program and its arguments.
+    """Return a recipe, or the program and its arguments.
+
+    A text that begins with the name of a recipe is this recipe with further arguments, unless it has `{task}`: a recipe
+    has a place for the task, and `codex` is also the name of a program.
 
     Raises:
         ConfigError: If it is empty, or a text that is not quoted correctly.
     """
-    if isinstance(program, str) and program in RECIPES:
-        return harness(program)
     try:
         argv = tuple(shlex.split(program) if isinstance(program, str) else program)
     except ValueError as error:
         raise ConfigError(f"program: {program!r} cannot be split into arguments: {error}") from None
     if not argv or not argv[0]:
         raise ConfigError(f"program is empty; give the name of a recipe ({', '.join(RECIPES)}), or a command")
+    if isinstance(program, str) and argv[0] in RECIPES and not any(TASK_FIELD in argument for argument in argv):
+        return harness(*argv)
     return argv
 
 

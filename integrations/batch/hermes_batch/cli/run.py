@@ -75,7 +75,7 @@ class _RunOptions(RowOptions):
             "--program",
             metavar="NAME|COMMAND",
             help="A harness to run in each slot in place of the agent loop: mini-swe-agent, hermes-agent, claude-code, "
-            "codex, script, or a command with the prompt in place of {task}.",
+            "codex or script, perhaps with further arguments, or a command with the prompt in place of {task}.",
         ),
     ] = None
     system_prompt: Annotated[str | None, typer.Option("--system-prompt", help="System message before each prompt.")] = (
