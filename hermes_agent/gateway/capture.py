@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 import anyio
 from anyio.abc import TaskGroup
 
-from hermes_agent.errors import ContentFiltered, ContextExceeded, ModelError, RequestRefused
+from hermes_agent.errors import AccessRefused, ContentFiltered, ContextExceeded, ModelError, RequestRefused
 from hermes_agent.gateway.budgets import Budgets
 from hermes_agent.gateway.message_order import arrange_messages, with_call_ids
 from hermes_agent.gateway.options import Gateway
@@ -57,18 +57,32 @@ class _Conversation(NamedTuple):
     parent: Node | None = None
 
 
+class LeftRequest(NamedTuple):
+    """A request whose client left before it had the answer.
+
+    `number` is its place in the order of arrival. `waited_s`: the seconds until its client left. `parent`: the answer
+    that it continues.
+    """
+
+    number: int
+    waited_s: float
+    parent: Node | None
+
+
 @dataclass(eq=False)
 class _Sample:
     """An answer that is or was sampled.
 
-    `is_root`: the request begins a conversation of the policy. `waiting` counts the clients that wait for the answer or
-    are being sent it. `continued`: a later request repeats it.
+    `is_root`: the request begins a conversation of the policy. `parent`: the answer that it continues. `waiting` counts
+    the clients that wait for the answer or are being sent it. `continued`: a later request repeats it.
     """
 
     number: int
     identity: tuple[object, ...]
     idempotency_key: str | None
     is_root: bool
+    parent: Node | None
+    begun: float = field(default_factory=anyio.current_time)
     done: anyio.Event = field(default_factory=anyio.Event)
     waiting: int = 0
     continued: bool = False
@@ -91,6 +105,8 @@ class Capture:
 
     Attributes:
         captured: The answers.
+        left: The latest request whose answer no client got, because its client left. None: a request that arrived later
+            got an answer, or there was none.
 
     Raises:
         ConfigError: If a model is neither a `Model` nor a `TokenModel`, or the policy is not among `Gateway.models`.
@@ -98,6 +114,7 @@ class Capture:
 
     def __init__(self, model: Model | SessionModel, options: Gateway = Gateway()) -> None:  # noqa: B008 - it is frozen
         self.captured = Captured()
+        self.left: LeftRequest | None = None
         self._options = options
         self._routes = _make_routes(model, options)
         self._budgets = Budgets(options)
@@ -160,19 +177,30 @@ class Capture:
             if sample.error is not None:
                 raise sample.error
             assert sample.answer is not None
-        except BaseException:
+        except GatewayError:
             sample.waiting -= 1
+            raise
+        except BaseException:
+            self._note_left(sample)
             raise
         return sample.answer
 
     def note_delivered(self, answer: Answer) -> None:
         """Record that the client got an answer."""
-        self._by_node[answer.node].waiting -= 1
+        sample = self._by_node[answer.node]
+        sample.waiting -= 1
         answer.node.delivered = True
+        if self.left is not None and self.left.number <= sample.number:
+            self.left = None
 
     def note_undelivered(self, answer: Answer) -> None:
         """Record that the client was gone before the end of an answer. The next equal request gets it."""
-        self._by_node[answer.node].waiting -= 1
+        self._note_left(self._by_node[answer.node])
+
+    def _note_left(self, sample: _Sample) -> None:
+        sample.waiting -= 1
+        if sample.abandoned and (self.left is None or self.left.number <= sample.number):
+            self.left = LeftRequest(sample.number, anyio.current_time() - sample.begun, sample.parent)
 
     def _read(self, request: ChatRequest) -> _Conversation:
         route = self._routes.get(request.model) or self._routes.get("*")
@@ -206,7 +234,7 @@ class Capture:
         nodes = self._index.find(conversation.keys)
         parent = max(nodes, key=lambda node: (node.delivered, node.number), default=None)
         key, is_root = conversation.request.idempotency_key, parent is None and conversation.route.trained
-        sample = _Sample(self._count, conversation.identity, key, is_root)
+        sample = _Sample(self._count, conversation.identity, key, is_root, parent)
         new = _new_messages(parent, conversation.messages)
         tools = conversation.request.tools if parent is None else []
         self._budgets.begin(root=sample.is_root, characters=len(repr(new)) + len(repr(tools)))
@@ -304,8 +332,8 @@ class Capture:
             self._failures.setdefault(sample.identity, error)
             text = "the model failed; the log of the driver has the reason"
             refusal = GatewayError(500, text, "model_error", kind="server_error", retry=True)
-        else:
-            logger.debug("a request of a harness is refused: %s", error)
+        elif isinstance(error, ModelError) and error.status is not None and refusal.code != _CONTEXT:
+            self._warn(f"refusal: {refusal.code}", "the service of the model refused a request of a harness: %s", error)
         self._discard(sample, refusal)
 
     def _discard(self, sample: _Sample, error: GatewayError) -> None:
@@ -341,7 +369,7 @@ def _refuse_request(error: Exception) -> GatewayError | None:
         return GatewayError(400, "the service of the model refused the content", "content_filter")
     if isinstance(error, RequestRefused):
         return GatewayError(400, str(error), "invalid_request")
-    if isinstance(error, ModelError) and error.status in _FAULTS_OF_REQUESTS:
+    if isinstance(error, ModelError) and error.status in _FAULTS_OF_REQUESTS and not isinstance(error, AccessRefused):
         return GatewayError(400, f"the service of the model refused the request: {error.status}", "invalid_request")
     return None
 

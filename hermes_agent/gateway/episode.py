@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from hermes_agent.episode import TRAINABLE, Episode, EpisodeError, Finish
 from hermes_agent.errors import ModelError
-from hermes_agent.gateway.capture import Capture
+from hermes_agent.gateway.capture import Capture, LeftRequest
 from hermes_agent.gateway.gateway import ModelGateway
 from hermes_agent.gateway.journal import CallJournal
 from hermes_agent.gateway.options import Gateway
 from hermes_agent.gateway.program import HarnessProgram, ProgramResult
+from hermes_agent.gateway.tree import Node
 from hermes_agent.messages import CompletionUsage
 from hermes_agent.models.base import Model, SessionModel
 from hermes_exec import Slot
@@ -124,9 +125,9 @@ def _end_of(capture: Capture, journal: CallJournal, result: ProgramResult | None
         return _End("model_error", cause, EpisodeError(turns, "model", type(error).__name__, str(error)))
     if result is not None and result.timed_out:
         return _End("deadline", ErrorCause.BUDGET)
-    if result is not None and result.exit_code and result.signal is None and journal.given_up_s is not None:
+    if (left := capture.left) is not None and result is not None and _gave_up(left, capture.captured.main, result):
         # A harness that gives up has failed because the model was slow, not because of the policy.
-        why = f"the program gave up {journal.given_up_s:.0f} s after its last request; {result.explain()}"
+        why = f"the program gave up {left.waited_s:.0f} s after its last request; {result.explain()}"
         return _End("model_error", ErrorCause.INFRA, EpisodeError(turns, "model", "GivenUp", why))
     if capture.exhausted:
         return _End("max_turns" if capture.exhausted == "max_requests" else "budget", ErrorCause.BUDGET)
@@ -139,6 +140,15 @@ def _end_of(capture: Capture, journal: CallJournal, result: ProgramResult | None
             "infra", ErrorCause.TASK, EpisodeError(turns, "infra", "NoAnswer", _explain_silence(journal, result))
         )
     return _End("answered", ErrorCause.POLICY)
+
+
+def _gave_up(left: LeftRequest, main: Sequence[Node], result: ProgramResult) -> bool:
+    """Return whether a program ended because its last request got no answer: it failed, or the request had the results
+    of the last calls of its main conversation, which some programs report without an exit code.
+    """
+    if result.signal is not None:
+        return False
+    return result.exit_code != 0 or (bool(main) and left.parent is main[-1] and bool(main[-1].completion.tool_calls))
 
 
 def _cause_of(error: Exception) -> ErrorCause:

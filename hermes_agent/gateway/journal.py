@@ -20,8 +20,6 @@ class CallJournal:
     Attributes:
         requests: The number of requests that reached the model or a budget.
         last_error: The error of the request that ended last. None: it got an answer, or there was no request.
-        given_up_s: How long the request that ended last had waited when its client left without the whole answer. None:
-            it ended otherwise.
         bug: The first unexpected error of this library. None: there was none.
         busy_s: The seconds in which at least one request was under way.
     """
@@ -30,7 +28,6 @@ class CallJournal:
         self._answers, self._on_busy = answers, on_busy
         self.requests = 0
         self.last_error: GatewayError | None = None
-        self.given_up_s: float | None = None
         self.bug: Exception | None = None
         self.busy_s = 0.0
         self._under_way = 0
@@ -40,17 +37,13 @@ class CallJournal:
         """Return the answer. Raises GatewayError."""
         self.requests += 1
         self._begin()
-        begun = anyio.current_time()
         try:
             answer = await self._answers.answer(request)
         except GatewayError as error:
-            self.last_error, self.given_up_s = error, None
+            self.last_error = error
             raise
         except Exception as error:
             self.bug = self.bug or error
-            raise
-        except BaseException:
-            self.given_up_s = anyio.current_time() - begun
             raise
         finally:
             self._end()
@@ -63,12 +56,10 @@ class CallJournal:
 
     def note_delivered(self, answer: Answer) -> None:
         """Note that the client got the answer."""
-        self.given_up_s = None
         self._answers.note_delivered(answer)
 
     def note_undelivered(self, answer: Answer) -> None:
         """Note that the client left before the end of the answer."""
-        self.given_up_s = 0.0
         self._answers.note_undelivered(answer)
 
     def _begin(self) -> None:

@@ -24,6 +24,7 @@ from hermes_agent.models.chat_answer import as_mapping
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 _STORED = ("previous_response_id", "conversation", "prompt", "background")
+_LOGPROBS = "message.output_text.logprobs"
 _DROPPED_ITEMS = ("reasoning", "web_search_call")
 
 
@@ -75,7 +76,7 @@ class Responses(Dialect):
         return read_count(body, "max_output_tokens")
 
     def _read_sampling(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        if body.get("top_logprobs"):
+        if body.get("top_logprobs") or _LOGPROBS in as_list(body, "include"):
             raise refusal("logprobs are not returned: leave them out")
         refuse_json_mode(as_mapping(body.get("text")).get("format"))
         return super()._read_sampling(body) | read_tool_choice(body.get("tool_choice"))

@@ -23,7 +23,9 @@ HEADERS_AFTER_S = 10.0
 """How long a stream of events waits for the answer before its headers: until then, errors have their own status."""
 KEEP_ALIVE_S = 3.0
 MAX_CONNECTIONS = 256
-"""The most connections of a gateway. A new one above that closes the oldest one that has not shown the key."""
+"""The most connections of a gateway. A new one above that closes the oldest one that has not shown the key, or else the
+one that has been without a request for longest.
+"""
 _DIALECTS: dict[str, type[Dialect]] = {
     "/v1/chat/completions": ChatCompletions,
     "/v1/messages": AnthropicMessages,
@@ -81,38 +83,43 @@ class GatewayServer:
         self._reading = anyio.Lock(fast_acquire=True)  # so that other work gets its turn after each body
         self._connections = 0
         self._without_key: dict[HttpConnection, anyio.CancelScope] = {}
+        self._idle: dict[HttpConnection, anyio.CancelScope] = {}
 
     async def serve(self, stream: ByteStream) -> None:
         """Serve one connection until it ends, and close it. No request makes it raise."""
         connection = HttpConnection(stream, self._memory)
         self._connections += 1
         try:
-            if self._connections <= MAX_CONNECTIONS or self._close_one_without_key():
+            if self._connections <= MAX_CONNECTIONS or self._close_one():
                 async with anyio.create_task_group() as reader:
                     self._without_key[connection] = reader.cancel_scope
                     reader.start_soon(connection.read)
-                    await self._serve_requests(connection)
+                    await self._serve_requests(connection, reader.cancel_scope)
                     reader.cancel_scope.cancel()
         finally:
             self._connections -= 1
-            self._without_key.pop(connection, None)
+            for connections in (self._without_key, self._idle):
+                connections.pop(connection, None)
             await connection.aclose()
 
-    def _close_one_without_key(self) -> bool:
-        """Close the oldest connection that has not shown the key: where slots share a loopback, it may be a
-        neighbour's. Return whether there was one.
+    def _close_one(self) -> bool:
+        """Close the oldest connection that has not shown the key, which may be a neighbour's where slots share a
+        loopback, or else the one that has been without a request for longest. Return whether there was one.
         """
-        oldest = next(iter(self._without_key), None)
-        if oldest is None:
-            return False
-        self._without_key.pop(oldest).cancel()
-        return True
+        for connections in (self._without_key, self._idle):
+            for oldest in connections:
+                connections.pop(oldest).cancel()
+                return True
+        return False
 
-    async def _serve_requests(self, connection: HttpConnection) -> None:
+    async def _serve_requests(self, connection: HttpConnection, scope: anyio.CancelScope) -> None:
         try:
             while True:
                 try:
+                    if connection not in self._without_key:
+                        self._idle[connection] = scope
                     request = await connection.next_request()
+                    self._idle.pop(connection, None)
                 except GatewayError as error:
                     await self._refuse(connection, ChatCompletions, error)
                 else:

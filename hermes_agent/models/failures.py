@@ -42,6 +42,8 @@ _CONTEXT_WORDS = (
 _FILTER_CODES = frozenset({"content_filter", "content_policy_violation", "data_inspection_failed"})
 # About one prompt: OpenAI and DeepSeek; OpenRouter, with the status of a refused key.
 _FILTER_WORDS = {400: ("flagged as potentially violating", "content exists risk"), 403: ("moderation", "flagged")}
+# Anthropic, with the status of an invalid request.
+_NO_CREDIT_WORDS = "credit balance is too low"
 # Groq, about a call that the model wrote.
 _BROKEN_CALL = "tool_use_failed"
 _LONGEST_REASON = 2000
@@ -141,7 +143,8 @@ def status_failure(name: str, refusal: RefusedRequest) -> RequestFailure:
     if code == _BROKEN_CALL:
         return RequestFailure(FailureKind.BROKEN, reason, ModelError(f"{name}: {reason}", status=status))
     # A 403 may be about this prompt or this model alone, because gateways inspect requests.
-    if status in {401, 402} or (status == 429 and "insufficient_quota" in (code, kind)):
+    no_credit = status == 400 and _NO_CREDIT_WORDS in details
+    if status in {401, 402} or no_credit or (status == 429 and "insufficient_quota" in (code, kind)):
         return RequestFailure(FailureKind.REFUSED, reason, AccessRefused(f"{name}: {reason}", status=status))
     pause_s = retry_after_s(refusal.headers)
     cause = ErrorCause.CONFIG if status in _CONFIG else ErrorCause.PROVIDER

@@ -216,6 +216,40 @@ async def test_harness_that_gives_up_on_a_slow_model_gets_no_reward(answers_agai
         assert "the program gave up 1 s after its last request" in episode.errors[-1].message
 
 
+@pytest.mark.parametrize("has_calls", [False, True])
+async def test_harness_that_gives_up_between_calls_and_reports_no_failure_gets_no_reward(has_calls: bool) -> None:
+    """The results of its calls got no answer. After an answer without calls, its work may be done."""
+
+    class Stalling:
+        model = "stalling"
+
+        async def complete(
+            self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], **sampling: object
+        ) -> Completion:
+            if len(messages) > 1:
+                await anyio.sleep(60)
+            return sh("true") if has_calls else Completion("Done.")
+
+    program = python(
+        "first = [{'role': 'user', 'content': 'go'}]",
+        "answer = ask(first)",
+        "ids = [call['id'] for call in answer.get('tool_calls', ())]",
+        "results = [{'role': 'tool', 'tool_call_id': each, 'content': ''} for each in ids]",
+        "try: ask([*first, answer, *(results or [{'role': 'user', 'content': 'a title'}])], timeout_s=1)",
+        "except OSError: print('no answer')",
+    )
+    result = await run_locally(Stalling(), program=program, scoring=Scoring(check=CommandCheck("true")))
+    episode = result.episode
+    assert episode is not None, result.error
+    assert episode.program is not None
+    assert (episode.program.exit_code, episode.program.output) == (0, "no answer\n"), episode.program
+    if has_calls:
+        assert (episode.finish, episode.cause, result.reward) == ("model_error", ErrorCause.INFRA, None)
+        assert "the program gave up 1 s after its last request" in episode.errors[-1].message
+    else:
+        assert (episode.finish, episode.cause, result.reward) == ("answered", ErrorCause.POLICY, 1.0)
+
+
 async def test_refusal_of_a_request_is_named() -> None:
     """The record says why a program got no answer, also if no request was valid."""
     for more, reason in (("n=2", "n must be 1"), ("response_format={'type': 'json_object'}", "JSON mode")):

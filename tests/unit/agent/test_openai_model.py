@@ -424,6 +424,14 @@ async def test_what_cannot_succeed_is_an_error_at_once(
     assert (type(caught.value), caught.value.status, caught.value.cause) == (kind, status, cause)
 
 
+async def test_account_without_credit_is_refused_access() -> None:
+    answer = refusal(400, "Your credit balance is too low to access the Anthropic API.")
+    with endpoint(*[answer] * 2) as server:
+        async with model(server.base_url) as made:
+            with pytest.raises(AccessRefused, match="credit balance"):
+                await made.complete(ASK, [])
+
+
 @pytest.mark.parametrize(
     ("status", "message", "code"),
     [

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from hermes_agent.errors import ContentFiltered, ContextExceeded, ModelError
+from hermes_agent.errors import AccessRefused, ContentFiltered, ContextExceeded, ModelError
 from hermes_agent.gateway import budgets
 from hermes_agent.gateway.capture import Capture
 from hermes_agent.gateway.options import Gateway
@@ -388,7 +388,9 @@ async def test_closing_ends_samples_and_refuses_requests() -> None:
         (ModelError("https://secret.example: top_k", cause=ErrorCause.CONFIG, status=422), "invalid_request"),
     ],
 )
-async def test_request_that_a_service_refuses_is_no_failure_of_the_model(error: ModelError, code: str) -> None:
+async def test_request_that_a_service_refuses_is_no_failure_of_the_model(
+    error: ModelError, code: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async with Capture(ScriptedModel([error])) as capture:
         with pytest.raises(GatewayError) as raised:
             await ask(capture, BEGIN)
@@ -396,6 +398,16 @@ async def test_request_that_a_service_refuses_is_no_failure_of_the_model(error: 
     assert "secret.example" not in raised.value.message
     assert capture.failure is None
     assert capture.context_exceeded == (code == "context_length_exceeded")
+    assert ("secret.example" in caplog.text) == (code != "context_length_exceeded")
+
+
+async def test_account_without_credit_is_a_failure_of_the_model() -> None:
+    """Anthropic answers with the status of an invalid request."""
+    async with Capture(ScriptedModel([AccessRefused("credit balance is too low", status=400)])) as capture:
+        with pytest.raises(GatewayError) as raised:
+            await ask(capture, BEGIN)
+    assert raised.value.status == 500
+    assert isinstance(capture.failure, AccessRefused)
 
 
 async def test_tools_without_end_are_refused() -> None:

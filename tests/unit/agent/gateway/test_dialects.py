@@ -93,6 +93,7 @@ REFUSED: list[tuple[type[Dialect], dict[str, Any], str]] = [
     (Responses, {"text": {"format": {"type": "json_object"}}}, "JSON mode"),
     (Responses, {"tool_choice": "required"}, "tool_choice"),
     (Responses, {"top_logprobs": 3}, "logprobs"),
+    (Responses, {"include": ["reasoning.encrypted_content", "message.output_text.logprobs"]}, "logprobs"),
     (Responses, {"input": users([{"type": "input_image", "image_url": ""}])}, "'input_image'"),
     (Responses, {"input": [{"type": "item_reference", "id": "x"}]}, "'item_reference'"),
 ]

@@ -147,6 +147,26 @@ async def test_new_connection_closes_the_oldest_one_without_the_key() -> None:
             assert await read_all(others[0]) == b""
 
 
+async def test_new_connection_closes_the_one_without_a_request_for_longest() -> None:
+    """A harness that makes a client for each request may leave all of their connections open."""
+    capture = CannedCapture([anyio.sleep_forever, TEXT])
+    async with AsyncExitStack() as stack, serve(capture) as port:
+        waits = await stack.enter_async_context(await connect(port))
+        await waits.send(post())
+        await capture.begun.wait()
+        streams = []
+        for _ in range(MAX_CONNECTIONS + 20):
+            stream = await stack.enter_async_context(await connect(port))
+            await stream.send(post())
+            assert [status for status, _ in await read_answers(stream)] == [200]
+            streams.append(stream)
+        with anyio.fail_after(10):
+            assert await read_all(streams[0]) == b""
+        await streams[-1].send(post())
+        assert [status for status, _ in await read_answers(streams[-1])] == [200]
+        assert not capture.cancelled.is_set()
+
+
 async def test_bodies_of_all_connections_have_a_bound() -> None:
     memory = BodyMemory(1000)
     capture = CannedCapture([anyio.sleep_forever, TEXT])

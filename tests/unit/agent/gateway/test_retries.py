@@ -105,6 +105,44 @@ async def test_undelivered_answer_is_no_leaf_and_is_given_again() -> None:
         assert other.node.delivered
 
 
+async def test_request_that_its_client_left_is_noted_until_a_later_one_is_answered() -> None:
+    """An answer to an earlier request does not count: the harness may have gone on without the later one."""
+    sampler = policy()
+    async with Capture(sampler.model()) as capture:
+        early = await capture.answer(request([*BEGIN, {"role": "user", "content": "a title"}]))
+        sampler.gate = anyio.Event()
+        async with anyio.create_task_group() as client:
+            client.start_soon(ask_and_forget, capture, 0)
+            await until(lambda: sampler.calls == 2)
+            client.cancel_scope.cancel()
+        capture.note_delivered(early)
+        assert capture.left is not None
+        assert (capture.left.number, capture.left.parent) == (1, None)
+        sampler.gate.set()
+        again = await capture.answer(request(BEGIN))
+        capture.note_undelivered(again)
+        assert capture.left is not None
+        later = await capture.answer(request(go_on(BEGIN, again)))
+        capture.note_undelivered(later)
+        assert capture.left.parent is again.node
+        await ask(capture, go_on(BEGIN, again))
+        assert capture.left is None
+
+
+async def test_client_that_left_an_answer_that_another_one_gets_is_not_noted() -> None:
+    sampler = policy()
+    sampler.gate = anyio.Event()
+    async with Capture(sampler.model()) as capture, anyio.create_task_group() as tasks:
+        tasks.start_soon(ask, capture, BEGIN)
+        await until(lambda: sampler.calls == 1)
+        async with anyio.create_task_group() as client:
+            client.start_soon(ask_and_forget, capture, 1)
+            await anyio.wait_all_tasks_blocked()
+            client.cancel_scope.cancel()
+        assert capture.left is None
+        sampler.gate.set()
+
+
 async def test_request_that_continues_an_answer_proves_its_delivery() -> None:
     async with Capture(policy().model()) as capture:
         first = await capture.answer(request(BEGIN))
