@@ -23,6 +23,8 @@ from hermes_exec.errors import ErrorCause, ExecError
 from hermes_exec.redact import mask, mask_data, spellings
 
 logger = logging.getLogger(__name__)
+NO_ANSWER = "NoAnswer"
+"""The kind of the error of a program that ended without an answer of the model."""
 _SMALL_SHARE = 0.5
 _warned_of_share = False
 
@@ -137,7 +139,7 @@ def _end_of(capture: Capture, journal: CallJournal, result: ProgramResult | None
         )
     if not capture.captured.main:
         return _End(
-            "infra", ErrorCause.TASK, EpisodeError(turns, "infra", "NoAnswer", _explain_silence(journal, result))
+            "infra", ErrorCause.TASK, EpisodeError(turns, "infra", NO_ANSWER, _explain_silence(journal, result))
         )
     return _End("answered", ErrorCause.POLICY)
 

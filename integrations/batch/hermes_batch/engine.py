@@ -19,6 +19,7 @@ from hermes_batch.endpoint_policy import EndpointPolicy, OnOutage
 from hermes_batch.failures import find_full_disk, find_outage, find_refusal, is_infrastructure_failure
 from hermes_batch.monitor import OnStatus, RunMonitor
 from hermes_batch.parquet import PARQUET
+from hermes_batch.program import FirstPrograms
 from hermes_batch.record import Record, RecordWithImages, make_record
 from hermes_batch.result import BatchResult
 from hermes_batch.scorers import FirstScores
@@ -88,6 +89,7 @@ class Engine:
         base_url = str(getattr(plan.model, "base_url", ""))
         self._endpoint = EndpointPolicy(result, plan.on_outage, plan.continuation, plan.parser_advice, base_url)
         self._first_scores = FirstScores(plan.continuation, has_scored=result.kept > 0)
+        self._first_programs = FirstPrograms(plan.continuation, has_answers=result.kept > 0)
         self._budget = BudgetGuard(plan.budget, result, self._endpoint.end_outage)
         self._returns: Counter[str] = Counter()
         """How often each sample returned to the queue because its own requests failed."""
@@ -184,6 +186,7 @@ class Engine:
             self._callbacks.on_record(self._result, record)
         self._endpoint.check()
         self._first_scores.note(result.exception, scored=result.reward is not None)
+        self._first_programs.note(result)
 
     async def _mask_artifacts(self, unit: Unit, result: RolloutResult) -> None:
         directory = self._plan.out / artifact_directory(unit)

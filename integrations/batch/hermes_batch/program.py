@@ -1,4 +1,4 @@
-"""The program of a run: its setting, the settings and rows that exclude it, and its columns of a record."""
+"""The program of a run: its setting, what excludes it, its columns of a record, and the stop if it gets no answers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import shlex
 from collections.abc import Sequence
 from typing import TypedDict
 
-from hermes_agent import Episode
+from hermes_agent import Episode, RolloutResult
 from hermes_agent.gateway import Captured, Harness, harness
+from hermes_agent.gateway.episode import NO_ANSWER
 from hermes_agent.gateway.harnesses import RECIPES
 from hermes_agent.gateway.program import TASK_FIELD
 from hermes_batch.task import Task
@@ -23,6 +24,7 @@ EXCLUDED_SETTINGS = (
 """The settings of `BatchConfig` for the agent loop, whose place the program takes."""
 
 _CHARACTERS = 1_000
+_FIRST_PROGRAMS = 8
 
 
 class ProgramFacts(TypedDict):
@@ -36,6 +38,39 @@ class ProgramFacts(TypedDict):
     program_output: str
     roots: int
     sequences: int
+
+
+class FirstPrograms:
+    """Stops a run if none of the first programs got an answer, as without the harness in the image: each prompt would
+    have to be repeated.
+
+    Args:
+        continuation: How to continue the run, for the error message.
+        has_answers: Whether the model has answered a program in an earlier invocation.
+    """
+
+    def __init__(self, continuation: str, *, has_answers: bool) -> None:
+        self._continuation, self._has_answers = continuation, has_answers
+        self._silent = 0
+
+    def note(self, result: RolloutResult) -> None:
+        """Note the end of a rollout. One without a program does not count.
+
+        Raises:
+            ConfigError: If each of the first programs ended without an answer.
+        """
+        episode, failure = result.episode, result.failure
+        if episode is None or episode.captured is None:
+            return
+        self._has_answers |= bool(episode.captured.nodes)
+        if failure is None or failure.kind != NO_ANSWER:
+            return
+        self._silent += 1
+        if self._silent >= _FIRST_PROGRAMS and not self._has_answers:
+            raise ConfigError(
+                f"the run was stopped because none of the first {self._silent} programs got an answer: "
+                f"{failure.message}; correct the program or its image and continue: {self._continuation}"
+            )
 
 
 def parse_program(program: str | Sequence[str]) -> Harness | tuple[str, ...]:

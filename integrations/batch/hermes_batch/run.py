@@ -58,8 +58,8 @@ async def run_batch(
     Raises:
         ConfigError: If the dataset or the settings are wrong, or if `out` already has results. Also during the run: if
             the endpoint refuses the key or its quota is used up; if it answered none of the first eight prompts (or of
-            all, if there are fewer) and refused each; or if no parser reads the calls in the first eight answers (or
-            all).
+            all, if there are fewer) and refused each; if no parser reads the calls in the first eight answers (or
+            all); or if each of the first eight programs ended without an answer.
         BackendUnavailable: If the backend is not available.
         ImageError: If an image is not available.
         ExecError: If `out` cannot be written, or (HostDiskFull) no sandbox has room on its disk.

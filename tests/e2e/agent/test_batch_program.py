@@ -152,6 +152,21 @@ async def test_program_that_is_missing_is_named_in_each_record(tmp_path: Path) -
     assert "no-such-program" in json.loads(record["errors"])[-1]["message"]
 
 
+async def test_run_stops_if_no_program_gets_an_answer(tmp_path: Path) -> None:
+    batch = config(tmp_path, *({"prompt": f"p{n}"} for n in range(20)), program="no-such-program {task}", workers=1)
+    with pytest.raises(ConfigError, match=r"none of the first 8 programs got an answer: .*no-such-program.*resume"):
+        await run_batch(batch)
+    assert len([*read_records(batch.out)]) == 8
+
+
+async def test_run_goes_on_after_an_answer_to_a_program(tmp_path: Path) -> None:
+    """Some rows may have an image without the program."""
+    program = ("sh", "-c", "[ $0 != p0 ] || exec python3 harness.py $0", "{task}")
+    rows = [{"prompt": f"p{n}", "files": {"harness.py": HARNESS}} for n in range(12)]
+    result = await run_batch(config(tmp_path, *rows, program=program, workers=1))
+    assert (result.records, result.unscored) == (12, 11)
+
+
 async def test_endpoint_that_answered_a_program_is_known(tmp_path: Path) -> None:
     """After an answer a refused prompt is only a record, and does not stop the run."""
     replies = [ok({"content": "done"}), *[refusal(400, "bad prompt") for _ in range(9)]]
