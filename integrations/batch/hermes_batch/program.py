@@ -69,7 +69,8 @@ class FirstPrograms:
         if self._silent >= _FIRST_PROGRAMS and not self._has_answers:
             raise ConfigError(
                 f"the run was stopped because none of the first {self._silent} programs got an answer: "
-                f"{failure.message}; correct the program or its image and continue: {self._continuation}"
+                f"{failure.message}; correct its image or its PATH, and continue: {self._continuation}; "
+                "or begin a new run for another program"
             )
 
 
