@@ -138,9 +138,8 @@ def _end_of(capture: Capture, journal: CallJournal, result: ProgramResult | None
             "context", ErrorCause.BUDGET, EpisodeError(turns, "model", "ContextExceeded", str(journal.last_error))
         )
     if not capture.captured.main:
-        return _End(
-            "infra", ErrorCause.TASK, EpisodeError(turns, "infra", NO_ANSWER, _explain_silence(journal, result))
-        )
+        why = _explain_silence(capture, journal, result)
+        return _End("infra", ErrorCause.TASK, EpisodeError(turns, "infra", NO_ANSWER, why))
     return _End("answered", ErrorCause.POLICY)
 
 
@@ -160,10 +159,12 @@ def _cause_of(error: Exception) -> ErrorCause:
     return ErrorCause.TASK if isinstance(error, OSError) else ErrorCause.INFRA
 
 
-def _explain_silence(journal: CallJournal, result: ProgramResult | None) -> str:
+def _explain_silence(capture: Capture, journal: CallJournal, result: ProgramResult | None) -> str:
     """Return why a program got no answer."""
-    if journal.last_error is not None:
+    if capture.left is not None:
+        why = f"it left its last request after {capture.left.waited_s:.0f} s"
+    elif journal.last_error is not None:
         why = f"its last request was refused: {journal.last_error}"
     else:
-        why = "it sent no request" if not journal.requests else "it waited for none of its requests"
+        why = "it sent no request"
     return f"the model gave the program no answer: {why}{'' if result is None else f'; {result.explain()}'}"

@@ -259,6 +259,14 @@ async def test_refusal_of_a_request_is_named() -> None:
         assert reason in result.episode.errors[-1].message
 
 
+async def test_first_request_that_a_program_leaves_is_named() -> None:
+    program = python("try: ask([{'role': 'user', 'content': 'go'}], timeout_s=1)", "except OSError: pass")
+    result = await run_locally(ModelOf(lambda _: anyio.sleep_forever()), program=program)
+    assert result.episode is not None
+    assert (result.finish, result.cause) == ("infra", ErrorCause.TASK)
+    assert "it left its last request after 1 s; the program ended with exit code 0" in result.episode.errors[-1].message
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 async def test_ids_of_the_main_conversation_are_those_of_the_server(name: str) -> None:
     family = FAMILIES[name]
