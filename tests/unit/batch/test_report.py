@@ -196,9 +196,9 @@ def test_program_has_its_name_exit_code_and_output(tmp_path: Path) -> None:
     failed = record(0, **ended, program_exit_code=3, program_output="Traceback: no such key\n")
     page = report(tmp_path, failed, record(1, **ended, program_exit_code=0, program_output="")).text
     assert "program mini-swe-agent" in page
-    assert "1 program failed after an answer: their records have the exit code and the output." in page
+    assert "1 program failed after an answer: the exit code and the output are in the record." in page
     assert "The program ended with exit code 3:" in page
-    assert "Traceback: no such key" in page
+    assert "Output, 1 lineTraceback: no such key" in page
     assert "The program ended with exit code 0 and printed nothing." in page
     assert "The program ended" not in report(tmp_path, record(0)).text
 

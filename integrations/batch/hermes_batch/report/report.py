@@ -176,7 +176,7 @@ def _notes(run: _RunFacts, is_cut: bool) -> Markup:
     if run.broken:
         notes.append(f"{run.broken} lines of {TRAJECTORIES} are not records and were left out.")
     if failed := run.tally.failed_programs:
-        notes.append(f"{describe_failed_programs(failed)}: their records have the exit code and the output.")
+        notes.append(f"{describe_failed_programs(failed)}: the exit code and the output are in the record.")
     if is_cut:
         notes.append(f"The conversations of the last records are only in {TRAJECTORIES}.")
     return join(*(element("p", note, cls="note") for note in notes))

@@ -139,7 +139,7 @@ def _block_or_long(title: str, text: str) -> Markup:
 
 def _program(record: Mapping[str, Any]) -> Markup:
     """Return the end of a program: its exit code and its output."""
-    code, output = record.get("program_exit_code"), str(record.get("program_output") or "")
+    code, output = record.get("program_exit_code"), str(record.get("program_output") or "").rstrip("\n")
     if not isinstance(code, int) or code < 0:
         return Markup("")
     line = element("p", f"The program ended with exit code {code}" + (":" if output else " and printed nothing."))
