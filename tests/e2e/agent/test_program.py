@@ -138,6 +138,27 @@ ENDS: Mapping[str, tuple[Sequence[ScriptStep], dict[str, Any], tuple[str, ErrorC
     "no such directory": ([], {"cwd": "nowhere"}, ("infra", ErrorCause.TASK, False)),
     "never asks": ([], {"program": ["true"]}, ("infra", ErrorCause.TASK, False)),
     "only refused requests": ([], {"program": python("ask([], n=2)")}, ("infra", ErrorCause.TASK, False)),
+    "only images": (
+        [],
+        {"program": python("ask([{'role': 'user', 'content': [{'type': 'image_url'}]}])")},
+        ("infra", ErrorCause.TASK, False),
+    ),
+    "wrong key": (
+        [],
+        {"program": python("os.environ['OPENAI_API_KEY'] = 'hx-other'", "work('go')")},
+        ("infra", ErrorCause.TASK, False),
+    ),
+    "unknown path": (
+        [],
+        {"program": python("os.environ['OPENAI_BASE_URL'] += '/v2'", "work('go')")},
+        ("infra", ErrorCause.TASK, False),
+    ),
+    "answered, then refused": (
+        ["Done."],
+        {"program": python("work('go')", "ask([], n=2)")},
+        ("answered", ErrorCause.POLICY, True),
+    ),
+    "hangs": ([], {"program": ["sleep", "60"], "deadline_s": 1.0}, ("deadline", ErrorCause.BUDGET, False)),
     "impossible argument": ([], {"program": ["echo", "\0"]}, ("infra", ErrorCause.CONFIG, False)),
     "sampler fails": ([ModelError("gone")], {}, ("model_error", ErrorCause.PROVIDER, False)),
     "model refuses": (
