@@ -22,7 +22,7 @@ func retry(do func() (int, error)) (int, error) {
 
 func (fd blockingSocket) ReadMsgUnix(p, oob []byte) (n, oobn, flags int, from *net.UnixAddr, err error) {
 	n, err = retry(func() (got int, err error) {
-		got, oobn, flags, _, err = syscall.Recvmsg(int(fd), p, oob, 0)
+		got, oobn, flags, _, err = syscall.Recvmsg(int(fd), p, oob, receiveFlags)
 		return got, err
 	})
 	return n, oobn, flags, nil, err

@@ -2,6 +2,8 @@ package ipc
 
 import "syscall"
 
+const receiveFlags = 0
+
 func socketpair() ([2]int, error) {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
