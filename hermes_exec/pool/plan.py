@@ -72,7 +72,7 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """A request whose launches failed too often. The error is in the launch history of its template."""
+    """A request whose launches failed too often, or whose checkpoint has ended with its sandbox."""
 
     waiter: Waiter
 
@@ -133,7 +133,9 @@ class _Draft:
     leaving: list[int] = field(default_factory=list)
     """Sandboxes that will make room by themselves, and that nobody counts on yet."""
     retired: set[int] = field(default_factory=set)
-    """Sandboxes that are about to end."""
+    """Sandboxes that are about to end, or are kept for their checkpoints alone."""
+    kept: dict[int, int] = field(default_factory=dict)
+    """Free slots of sandboxes that are kept for their checkpoints alone."""
     room: int = 0
     of_template: dict[str, int] = field(default_factory=dict)
     demanded: set[str] = field(default_factory=set)
@@ -149,8 +151,11 @@ class _Draft:
                 self._count(sandbox.template, 1, sandbox.size)
                 self.coming[sandbox.template] = self.coming.get(sandbox.template, 0) + sandbox.size
             elif sandbox.phase is Phase.CLOSING or (sandbox.phase is Phase.READY and self._is_retired(sandbox)):
-                self.leaving.append(sandbox.id)
                 self.retired.add(sandbox.id)
+                if not sandbox.checkpoints:
+                    self.leaving.append(sandbox.id)
+                elif not sandbox.suspect:
+                    self.kept[sandbox.id] = sandbox.free
             elif sandbox.phase is Phase.READY:
                 self._count(sandbox.template, 1, sandbox.size)
                 if sandbox.available and (free := sandbox.free):
@@ -204,6 +209,9 @@ class _Draft:
         if waiter.sandboxes:
             self._warm(waiter)
             return
+        if waiter.sandbox is not None:
+            self._serve_from_checkpoint(waiter, waiter.sandbox)
+            return
         sandboxes = [sandbox for sandbox in self.state.of_template(waiter.template) if self.free.get(sandbox.id)]
         available = sum(self.free[sandbox.id] for sandbox in sandboxes)
         if available >= waiter.slots:
@@ -223,16 +231,30 @@ class _Draft:
         if missing:
             self._grow(waiter, missing, sandboxes)
 
+    def _serve_from_checkpoint(self, waiter: Waiter, sandbox_id: int) -> None:
+        """Assign slots of the sandbox that has the checkpoint of a request, or keep its free slots for the request."""
+        if sandbox_id not in self.state.sandboxes:
+            self.actions.append(Fail(waiter))
+            return
+        self.claimed.add(sandbox_id)
+        free = self.kept if sandbox_id in self.kept else self.free
+        left = free.pop(sandbox_id, 0) - waiter.slots
+        if left >= 0:
+            free[sandbox_id] = left
+            self.in_use.add(sandbox_id)
+            self.actions.append(Grant(waiter, {sandbox_id: waiter.slots}))
+
     def _grant(self, waiter: Waiter, sandboxes: list[SandboxRecord]) -> None:
-        """Take slots from the fullest sandboxes first, so that others become idle and can be closed. If they are
-        spread, take each slot from the sandbox with the largest share of free slots.
+        """Take slots from the fullest sandboxes first, so that others become idle and can be closed, and from those
+        with checkpoints last. If they are spread, take each slot from the sandbox with the largest share of free slots.
         """
         shares: dict[int, int] = {}
         missing, spread = waiter.slots, self.config.templates[waiter.template].spread > 1
 
-        def rank(sandbox: SandboxRecord) -> tuple[float, int]:
+        def rank(sandbox: SandboxRecord) -> tuple[bool, float, int]:
             free = self.free[sandbox.id]
-            return (-free / sandbox.size if spread else free - sandbox.in_use), sandbox.id
+            share = -free / sandbox.size if spread else free - sandbox.in_use
+            return sandbox.checkpoints > 0, share, sandbox.id
 
         while missing:
             sandbox = min((each for each in sandboxes if self.free[each.id]), key=rank)
@@ -296,7 +318,7 @@ class _Draft:
         others = (
             sandbox
             for sandbox in self.state.sandboxes.values()
-            if sandbox.template != template and sandbox.healthy and not sandbox.in_use
+            if sandbox.template != template and sandbox.healthy and not sandbox.in_use and not sandbox.checkpoints
         )
         idle = [sandbox for sandbox in others if sandbox.id not in spoken_for]
         if not idle:
@@ -323,7 +345,7 @@ class _Draft:
         others = (
             sandbox
             for sandbox in self.state.sandboxes.values()
-            if sandbox.template != template and sandbox.healthy and sandbox.in_use
+            if sandbox.template != template and sandbox.healthy and sandbox.in_use and not sandbox.checkpoints
         )
         used = [sandbox for sandbox in others if sandbox.id not in self.claimed and sandbox.id not in self.retired]
         if not used:
@@ -336,7 +358,8 @@ class _Draft:
     def _replace(self, sandboxes: list[SandboxRecord]) -> None:
         """Close the smallest idle sandbox of these, if a larger one may take its room."""
         idle = [sandbox for sandbox in sandboxes if not sandbox.in_use and sandbox.id not in self.in_use]
-        small = [sandbox for sandbox in idle if sandbox.size < self.config.templates[sandbox.template].largest]
+        templates = self.config.templates
+        small = [each for each in idle if each.size < templates[each.template].largest and not each.checkpoints]
         if not small:
             return
         sandbox = min(small, key=lambda sandbox: (sandbox.size, sandbox.id))
@@ -424,6 +447,7 @@ class _Draft:
             if (
                 not sandbox.healthy
                 or sandbox.in_use
+                or sandbox.checkpoints
                 or sandbox.id in spoken_for
                 or not self._has_spare(sandbox.template)
             ):

@@ -58,6 +58,8 @@ class SandboxRecord:
     idle_since: float = 0.0
     ends_at: float = math.inf
     """When its engine ends it."""
+    checkpoints: int = 0
+    """The number of its living checkpoints. They end with it, so it is kept while there are any."""
 
     def count(self, state: SlotState) -> int:
         """Return how many of its slots are in this state."""
@@ -91,13 +93,17 @@ class SandboxRecord:
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """One waiting request: for `slots` slots at once, or (prewarming) for `sandboxes` ready sandboxes."""
+    """One waiting request: for `slots` slots at once, or (prewarming) for `sandboxes` ready sandboxes.
+
+    `sandbox` is the only sandbox that can serve it, because its checkpoint is there; None for any.
+    """
 
     id: int
     template: str
     since: float
     slots: int = 1
     sandboxes: int = 0
+    sandbox: int | None = None
 
 
 @dataclass(slots=True)
@@ -149,9 +155,11 @@ class PoolState:
         """Return the sandboxes of a template, whatever their phase."""
         return (sandbox for sandbox in self.sandboxes.values() if sandbox.template == template)
 
-    def enqueue(self, template: str, now: float, *, slots: int = 1, sandboxes: int = 0) -> Waiter:
+    def enqueue(
+        self, template: str, now: float, *, slots: int = 1, sandboxes: int = 0, sandbox: int | None = None
+    ) -> Waiter:
         """Add a request at the end of the queue, and return it."""
-        waiter = Waiter(self.next_id(), template, now, slots, sandboxes)
+        waiter = Waiter(self.next_id(), template, now, slots, sandboxes, sandbox)
         self.waiters[waiter.id] = waiter
         return waiter
 

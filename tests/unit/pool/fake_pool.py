@@ -66,7 +66,10 @@ class FakePool:
             case Grant(waiter, shares):
                 for sandbox_id, count in shares.items():
                     sandbox = self.state.sandboxes[sandbox_id]
-                    assert sandbox.available
+                    assert sandbox.available or waiter.sandbox == sandbox_id
+                    assert sandbox.phase is Phase.READY
+                    assert not sandbox.suspect
+                    assert waiter.sandbox in (None, sandbox_id)
                     assert 0 < count <= sandbox.free
                     assert sandbox.template == waiter.template
                 del self.state.waiters[waiter.id]
@@ -80,7 +83,7 @@ class FakePool:
                     self.held[waiter.id] = [sandbox_id for sandbox_id, count in shares.items() for _ in range(count)]
             case Close(sandbox_id, reason):
                 sandbox = self.state.sandboxes[sandbox_id]
-                assert sandbox.in_use == 0
+                assert sandbox.in_use == sandbox.checkpoints == 0
                 assert sandbox.phase is Phase.READY
                 sandbox.phase = Phase.CLOSING
                 self.closed.append((sandbox_id, reason))
@@ -116,6 +119,10 @@ class FakePool:
     def acquire(self, template: str = "a", slots: int = 1) -> int:
         return self.state.enqueue(template, self.now, slots=slots).id
 
+    def fork(self, sandbox: SandboxRecord, slots: int = 1) -> int:
+        """Request slots that start from a checkpoint of this sandbox."""
+        return self.state.enqueue(sandbox.template, self.now, slots=slots, sandbox=sandbox.id).id
+
     def release(self, waiter: int, *, clean: bool = True) -> None:
         for sandbox_id in self.held.pop(waiter):
             if sandbox_id in self.state.sandboxes:
@@ -146,8 +153,15 @@ class FakePool:
             self.close_all()
             for sandbox in self.phase(Phase.LOST):
                 self.state.remove(sandbox)
+            pinned = [waiter for waiter in self.state.waiters.values() if waiter.sandbox is not None]
             for sandbox in self.state.sandboxes.values():
                 sandbox.suspect = False
+                if not pinned:
+                    sandbox.checkpoints = 0
+            for waiter in pinned:
+                there = self.state.sandboxes.get(waiter.sandbox or 0)
+                if there is not None and waiter.slots > there.size - there.quarantined:
+                    del self.state.waiters[waiter.id]
             for waiter in list(self.held):
                 self.release(waiter)
             if self.state.waiters and not self.phase(Phase.LAUNCHING):

@@ -38,6 +38,29 @@ class History(RuleBasedStateMachine):
         self.pool.state.enqueue(template, self.pool.now, slots=0, sandboxes=1)
 
     @rule(index=st.integers(0, 50))
+    def checkpoint(self, index: int) -> None:
+        held = [sandbox for sandbox in self.pool.phase(Phase.READY) if sandbox.in_use and sandbox.size > 1]
+        if sandbox := self.pick(held, index):
+            sandbox.checkpoints += 1
+
+    @rule(index=st.integers(0, 50))
+    def drop_checkpoint(self, index: int) -> None:
+        expected = {waiter.sandbox for waiter in self.pool.state.waiters.values()}
+        droppable = [
+            sandbox
+            for sandbox in self.pool.state.sandboxes.values()
+            if sandbox.checkpoints and sandbox.id not in expected
+        ]
+        if sandbox := self.pick(droppable, index):
+            sandbox.checkpoints -= 1
+
+    @rule(index=st.integers(0, 50), slots=st.integers(1, 3))
+    def fork(self, index: int, slots: int) -> None:
+        sources = [sandbox for sandbox in self.pool.state.sandboxes.values() if sandbox.checkpoints]
+        if sandbox := self.pick(sources, index):
+            self.pool.fork(sandbox, min(slots, sandbox.size))
+
+    @rule(index=st.integers(0, 50))
     def give_up(self, index: int) -> None:
         waiters = list(self.pool.state.waiters)
         if waiters:
@@ -107,7 +130,7 @@ class History(RuleBasedStateMachine):
         served = {waiter.id for waiter in self.pool.served[before:]}
         for template in "abcdef":
             line = [waiter for waiter in waiting if waiter.template == template and not waiter.sandboxes]
-            line = [waiter for waiter in line if waiter.id not in self.pool.failed]
+            line = [waiter for waiter in line if waiter.id not in self.pool.failed and waiter.sandbox is None]
             taken = [waiter.id in served for waiter in line]
             assert taken == sorted(taken, reverse=True), "a later waiter was served before an earlier one of its kind"
 

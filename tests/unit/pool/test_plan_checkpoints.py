@@ -1,0 +1,117 @@
+"""The planner: sandboxes with checkpoints, and requests for slots that start from one."""
+
+from hermes_exec.pool.plan import DRAIN_BEFORE_END_S
+from hermes_exec.pool.state import Phase, SandboxRecord
+from tests.unit.pool.fake_pool import FakePool, config
+
+
+def with_parent(max_sandboxes: int = 2, lifetime_s: float | None = None) -> tuple[FakePool, SandboxRecord, int]:
+    """Return a pool with one sandbox of two slots and a checkpoint, and the holder of one of the slots."""
+    pool = FakePool(config(max_sandboxes, per_sandbox=2, lifetime_s=lifetime_s))
+    parent = pool.acquire("a")
+    pool.reconcile()
+    pool.launch_all()
+    pool.reconcile()
+    (sandbox,) = pool.state.sandboxes.values()
+    sandbox.checkpoints = 1
+    return pool, sandbox, parent
+
+
+def test_fork_gets_a_slot_of_the_sandbox_of_its_checkpoint() -> None:
+    pool, sandbox, _ = with_parent()
+    second = pool.acquire("a")
+    pool.reconcile()
+    assert pool.held[second] == [sandbox.id]
+    other = pool.acquire("a")
+    pool.reconcile()
+    pool.launch_all()
+    pool.reconcile()
+    assert other in pool.held
+    fork = pool.fork(sandbox)
+    pool.reconcile()
+    assert fork not in pool.held, "a fork was served by a sandbox without its checkpoint"
+    pool.release(second)
+    pool.reconcile()
+    assert pool.held[fork] == [sandbox.id]
+
+
+def test_waiting_fork_keeps_the_free_slots_and_launches_nothing() -> None:
+    pool, sandbox, parent = with_parent()
+    forks = pool.fork(sandbox, slots=2)
+    late = pool.acquire("a")
+    pool.reconcile()
+    assert [each.template for each in pool.phase(Phase.LAUNCHING)] == ["a"], "only the ordinary request launches"
+    pool.launch_all()
+    pool.reconcile()
+    assert pool.held[late] != [sandbox.id]
+    pool.release(parent)
+    pool.reconcile()
+    assert pool.held[forks] == [sandbox.id, sandbox.id]
+
+
+def test_ordinary_request_prefers_sandboxes_without_checkpoints() -> None:
+    pool, sandbox, parent = with_parent()
+    gang = pool.acquire("a", slots=2)
+    pool.reconcile()
+    pool.launch_all()
+    pool.reconcile()
+    pool.release(gang)
+    pool.release(parent)
+    single = pool.acquire("a")
+    pool.reconcile()
+    assert pool.held[single] != [sandbox.id]
+
+
+def test_sandbox_with_a_checkpoint_is_kept_until_it_is_dropped() -> None:
+    pool, sandbox, parent = with_parent(max_sandboxes=1)
+    pool.release(parent)
+    pool.now += 1000.0
+    pool.reconcile()
+    other = pool.acquire("b")
+    pool.reconcile()
+    assert pool.closed == [], "a sandbox with a checkpoint was closed because it was idle, or evicted"
+    sandbox.checkpoints = 0
+    pool.reconcile()
+    assert pool.closed == [(sandbox.id, "evicted")]
+    pool.close_all()
+    pool.reconcile()
+    pool.launch_all()
+    pool.reconcile()
+    assert other in pool.held
+
+
+def test_retired_sandbox_with_a_checkpoint_serves_only_forks() -> None:
+    for reason in ("lifetime", "quarantined"):
+        pool, sandbox, parent = with_parent(lifetime_s=DRAIN_BEFORE_END_S * 10)
+        if reason == "lifetime":
+            pool.now += DRAIN_BEFORE_END_S * 20
+            pool.release(parent)
+        else:
+            other = pool.acquire("a")
+            pool.reconcile()
+            pool.release(other, clean=False)
+            pool.release(parent)
+        pool.reconcile()
+        assert pool.closed == []
+        ordinary = pool.acquire("a")
+        fork = pool.fork(sandbox)
+        pool.reconcile()
+        pool.launch_all()
+        pool.reconcile()
+        assert pool.held[fork] == [sandbox.id]
+        assert pool.held[ordinary] != [sandbox.id]
+        sandbox.checkpoints = 0
+        pool.release(fork)
+        pool.reconcile()
+        assert pool.closed == [(sandbox.id, reason)]
+
+
+def test_fork_waits_while_the_sandbox_is_lost_and_fails_when_it_has_ended() -> None:
+    pool, sandbox, _ = with_parent()
+    sandbox.phase = Phase.LOST
+    fork = pool.fork(sandbox)
+    pool.reconcile()
+    assert (pool.held.get(fork), pool.failed) == (None, [])
+    pool.state.remove(sandbox)
+    pool.reconcile()
+    assert pool.failed == [fork]
