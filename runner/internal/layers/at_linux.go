@@ -1,0 +1,125 @@
+package layers
+
+import (
+	"runtime"
+	"strconv"
+	"syscall"
+	"unsafe"
+)
+
+const (
+	atWorkingDir      = -100
+	atSymlinkNofollow = 0x100
+	atRemoveDir       = 0x200
+	oPath             = 0x200000
+	openDirFlags      = syscall.O_RDONLY | syscall.O_DIRECTORY | syscall.O_NOFOLLOW | syscall.O_CLOEXEC
+	// openFileFlags do not wait for a FIFO that has replaced a file.
+	openFileFlags = syscall.O_RDONLY | syscall.O_NOFOLLOW | syscall.O_NONBLOCK | syscall.O_NOCTTY | syscall.O_CLOEXEC
+	newFileFlags  = syscall.O_WRONLY | syscall.O_CREAT | syscall.O_EXCL | syscall.O_NOFOLLOW | syscall.O_CLOEXEC
+	// maxTarget is one more than the longest target of a symbolic link.
+	maxTarget = 4096
+)
+
+// openAt opens an entry without a change of its access time, where the user may do that.
+func openAt(dir int, name string, flags int) (int, error) {
+	fd, err := syscall.Openat(dir, name, flags|syscall.O_NOATIME, 0)
+	if err == syscall.EPERM {
+		return syscall.Openat(dir, name, flags, 0)
+	}
+	return fd, err
+}
+
+// statAt describes an entry itself, also a symbolic link.
+func statAt(dir int, name string, st *syscall.Stat_t) error {
+	number := uintptr(79) // arm64
+	if runtime.GOARCH == "amd64" {
+		number = 262
+	}
+	p, err := syscall.BytePtrFromString(name)
+	if err != nil {
+		return err
+	}
+	return result(syscall.Syscall6(number, uintptr(dir), uintptr(unsafe.Pointer(p)), uintptr(unsafe.Pointer(st)),
+		atSymlinkNofollow, 0, 0))
+}
+
+func readLinkAt(dir int, name string) (string, error) {
+	p, err := syscall.BytePtrFromString(name)
+	if err != nil {
+		return "", err
+	}
+	var target [maxTarget]byte
+	n, err := count(syscall.Syscall6(syscall.SYS_READLINKAT, uintptr(dir), uintptr(unsafe.Pointer(p)),
+		uintptr(unsafe.Pointer(&target)), maxTarget, 0, 0))
+	return string(target[:n]), err
+}
+
+func symlinkAt(target string, dir int, name string) error {
+	p, err := syscall.BytePtrFromString(target)
+	if err != nil {
+		return err
+	}
+	q, err := syscall.BytePtrFromString(name)
+	if err != nil {
+		return err
+	}
+	return result(syscall.Syscall(syscall.SYS_SYMLINKAT, uintptr(unsafe.Pointer(p)), uintptr(dir),
+		uintptr(unsafe.Pointer(q))))
+}
+
+func linkAt(fromDir int, from string, toDir int, to string) error {
+	p, err := syscall.BytePtrFromString(from)
+	if err != nil {
+		return err
+	}
+	q, err := syscall.BytePtrFromString(to)
+	if err != nil {
+		return err
+	}
+	return result(syscall.Syscall6(syscall.SYS_LINKAT, uintptr(fromDir), uintptr(unsafe.Pointer(p)), uintptr(toDir),
+		uintptr(unsafe.Pointer(q)), 0, 0))
+}
+
+func unlinkAt(dir int, name string, flags uintptr) error {
+	p, err := syscall.BytePtrFromString(name)
+	if err != nil {
+		return err
+	}
+	return result(syscall.Syscall(syscall.SYS_UNLINKAT, uintptr(dir), uintptr(unsafe.Pointer(p)), flags))
+}
+
+// setTimes sets the times of access and modification of an entry, or of dir itself if name is
+// empty.
+func setTimes(dir int, name string, times [2]syscall.Timespec) error {
+	if name == "" {
+		return result(syscall.Syscall6(syscall.SYS_UTIMENSAT, uintptr(dir), 0, uintptr(unsafe.Pointer(&times)), 0, 0,
+			0))
+	}
+	p, err := syscall.BytePtrFromString(name)
+	if err != nil {
+		return err
+	}
+	return result(syscall.Syscall6(syscall.SYS_UTIMENSAT, uintptr(dir), uintptr(unsafe.Pointer(p)),
+		uintptr(unsafe.Pointer(&times)), atSymlinkNofollow, 0, 0))
+}
+
+// openHandle opens an entry of any type without any effect on it. handlePath leads to it.
+func openHandle(dir int, name string) (int, error) {
+	return syscall.Openat(dir, name, oPath|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0)
+}
+
+func handlePath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
+
+func result(_, _ uintptr, errno syscall.Errno) error {
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+func count(n, _ uintptr, errno syscall.Errno) (int, error) {
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(n), nil
+}

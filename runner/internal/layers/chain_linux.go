@@ -1,0 +1,109 @@
+package layers
+
+import (
+	"strings"
+	"syscall"
+)
+
+const (
+	// maxOpen is how many directories of one chain are open at once, besides the first.
+	maxOpen = 32
+	// maxPath bounds the paths in errors.
+	maxPath = 1000
+)
+
+// errChanged is the error for a tree that another process changes.
+const errChanged = syscall.ESTALE
+
+// directory is one directory of a chain.
+type directory struct {
+	fd   int // -1: closed, because many directories below it are open
+	name string
+	stat syscall.Stat_t // when it was opened
+}
+
+// chain is a path of directories, each of which was opened in the one before it. Directories in the
+// middle are closed and opened again as the parent of the one below them, which must be the same
+// directory as before.
+type chain struct{ dirs []directory }
+
+// start opens the first directory.
+func (c *chain) start(path string) error {
+	fd, err := openAt(atWorkingDir, path, openDirFlags)
+	if err != nil {
+		return err
+	}
+	return c.add(fd, "")
+}
+
+func (c *chain) add(fd int, name string) error {
+	c.dirs = append(c.dirs, directory{fd: fd, name: name})
+	if err := syscall.Fstat(fd, &c.last().stat); err != nil {
+		return err
+	}
+	if middle := len(c.dirs) - 1 - maxOpen; middle > 0 && c.dirs[middle].fd >= 0 {
+		_ = syscall.Close(c.dirs[middle].fd)
+		c.dirs[middle].fd = -1
+	}
+	return nil
+}
+
+func (c *chain) last() *directory { return &c.dirs[len(c.dirs)-1] }
+
+// push opens a directory in the last one.
+func (c *chain) push(name string) error {
+	fd, err := openAt(c.last().fd, name, openDirFlags)
+	if err != nil {
+		return err
+	}
+	return c.add(fd, name)
+}
+
+// pop removes the last directory and returns it; the caller closes it. The one before it is open
+// then.
+func (c *chain) pop() (directory, error) {
+	last := *c.last()
+	if c.dirs = c.dirs[:len(c.dirs)-1]; len(c.dirs) == 0 || c.last().fd >= 0 {
+		return last, nil
+	}
+	fd, err := openAt(last.fd, "..", openDirFlags)
+	if err != nil {
+		return last, err
+	}
+	c.last().fd = fd
+	var now syscall.Stat_t
+	if err = syscall.Fstat(fd, &now); err == nil && idOf(&now) != idOf(&c.last().stat) {
+		err = errChanged
+	}
+	return last, err
+}
+
+func (c *chain) close() {
+	for _, d := range c.dirs {
+		if d.fd >= 0 {
+			_ = syscall.Close(d.fd)
+		}
+	}
+	c.dirs = nil
+}
+
+// path returns the path from the first directory to an entry of the last, shortened to maxPath.
+func (c *chain) path(name string) string {
+	names := make([]string, 0, len(c.dirs))
+	for _, d := range c.dirs[min(1, len(c.dirs)):] {
+		names = append(names, d.name)
+	}
+	if name != "" {
+		names = append(names, name)
+	}
+	path := strings.Join(names, "/")
+	if len(path) > maxPath {
+		path = path[:maxPath/2] + "…" + path[len(path)-maxPath/2:]
+	}
+	return path
+}
+
+// fileID identifies a file for as long as it exists.
+type fileID struct{ device, number uint64 }
+
+func idOf(st *syscall.Stat_t) fileID { return fileID{st.Dev, st.Ino} }

@@ -1,0 +1,268 @@
+package layers
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"hermes-exec/runner/internal/wipe"
+)
+
+var removeTree = wipe.RemoveTree
+
+func requireGone(t *testing.T, path string) {
+	t.Helper()
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%s is there: %v", path, err)
+	}
+}
+
+func TestCopyEqualsItsSource(t *testing.T) {
+	dir := layerDir(t)
+	want := makeTree(t, dir+"/from")
+	must(t, Copy(t.Context(), dir+"/from", dir+"/to", Bound{}))
+	requireEqual(t, want, describe(t, dir+"/to"))
+	requireEqual(t, want, describe(t, dir+"/from"))
+	size, err := Measure(dir+"/from", Bound{})
+	if err != nil || size.Entries != len(want)-1 {
+		t.Errorf("%v %v, %d", size, err, len(want))
+	}
+	must(t, Copy(t.Context(), dir+"/to", dir+"/again", Bound{Entries: size.Entries, Bytes: size.Bytes}))
+	requireEqual(t, want, describe(t, dir+"/again"))
+}
+
+func TestCopyKeepsAccessTimes(t *testing.T) {
+	dir := layerDir(t)
+	must(t, os.Mkdir(dir+"/from", 0o755))
+	must(t, os.WriteFile(dir+"/from/file", []byte("x"), 0o644))
+	for _, name := range []string{"/from/file", "/from"} {
+		must(t, os.Chtimes(dir+name, time.Unix(5, 6), time.Unix(7, 8)))
+	}
+	must(t, Copy(t.Context(), dir+"/from", dir+"/to", Bound{}))
+	for _, name := range []string{"/from", "/from/file", "/to", "/to/file"} {
+		var st syscall.Stat_t
+		if must(t, syscall.Lstat(dir+name, &st)); st.Atim != (syscall.Timespec{Sec: 5, Nsec: 6}) {
+			t.Errorf("%s: %v", name, st.Atim)
+		}
+	}
+}
+
+func TestCopyRefusesAnExistingTarget(t *testing.T) {
+	dir := layerDir(t)
+	must(t, os.Mkdir(dir+"/from", 0o755))
+	must(t, os.MkdirAll(dir+"/to/mine", 0o755))
+	must(t, os.Symlink(dir+"/to", dir+"/link"))
+	for _, to := range []string{"/to", "/link"} {
+		if err := Copy(t.Context(), dir+"/from", dir+to, Bound{}); !errors.Is(err, fs.ErrExist) {
+			t.Error(err)
+		}
+	}
+	if _, err := os.Stat(dir + "/to/mine"); err != nil {
+		t.Error(err)
+	}
+	if err := Copy(t.Context(), dir+"/link", dir+"/new", Bound{}); err == nil {
+		t.Error("a link is followed")
+	}
+	requireGone(t, dir+"/new")
+}
+
+func TestBoundCountsNamesAndData(t *testing.T) {
+	dir := layerDir(t)
+	from := dir + "/from"
+	must(t, os.MkdirAll(from+"/a/b", 0o755))
+	must(t, os.WriteFile(from+"/a/file", make([]byte, 10_000), 0o644))
+	must(t, os.Link(from+"/a/file", from+"/a/b/same"))
+	makeSparse(t, from+"/sparse", 1<<40, 1<<39)
+	want := Size{Entries: 5, Bytes: 10_000 + 4096}
+	if size, err := Measure(from, Bound{}); err != nil || size != want {
+		t.Errorf("%v %v", size, err)
+	}
+	for _, enough := range []bool{true, false} {
+		bounds := []Bound{{Entries: 5}, {Bytes: want.Bytes}, {Entries: 5, Bytes: want.Bytes}}
+		if !enough {
+			bounds = []Bound{{Entries: 4}, {Bytes: want.Bytes - 1}, {Entries: 1, Bytes: 1 << 40}}
+		}
+		for _, bound := range bounds {
+			_, err := Measure(from, bound)
+			if enough != (err == nil) || !enough && !errors.Is(err, ErrTooLarge) {
+				t.Errorf("measure %v: %v", bound, err)
+			}
+			err = Copy(t.Context(), from, dir+"/to", bound)
+			if enough != (err == nil) || !enough && !errors.Is(err, ErrTooLarge) {
+				t.Errorf("copy %v: %v", bound, err)
+			}
+			if !enough {
+				requireGone(t, dir+"/to")
+			}
+			removeTree(dir + "/to")
+		}
+	}
+}
+
+func TestMeasureStopsAtTheBound(t *testing.T) {
+	dir := layerDir(t)
+	for i := range 300 {
+		must(t, os.WriteFile(filepath.Join(dir, strings.Repeat("x", i%200+1)+string(rune('a'+i/200))), nil, 0o644))
+	}
+	if size, err := Measure(dir, Bound{Entries: 100}); !errors.Is(err, ErrTooLarge) || size.Entries != 101 {
+		t.Errorf("%v %v", size, err)
+	}
+}
+
+func TestCopyOfDeepTreeNeedsFewDescriptors(t *testing.T) {
+	dir := layerDir(t)
+	must(t, os.Mkdir(dir+"/from", 0o755))
+	const levels = 5_000
+	nest(t, dir+"/from", strings.Repeat("d", 200), levels)
+	var most atomic.Int64
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			fds, _ := os.ReadDir("/proc/self/fd")
+			most.Store(max(most.Load(), int64(len(fds))))
+			select {
+			case <-done:
+				return
+			case <-time.After(100 * time.Microsecond):
+			}
+		}
+	}()
+	must(t, Copy(t.Context(), dir+"/from", dir+"/to", Bound{}))
+	close(done)
+	<-ended
+	if most.Load() > 2*maxOpen+30 {
+		t.Errorf("%d descriptors", most.Load())
+	}
+	if size, err := Measure(dir+"/to", Bound{}); err != nil || size.Entries != 2*levels {
+		t.Errorf("%v %v", size, err)
+	}
+}
+
+func TestCopyReportsTheEntryOnce(t *testing.T) {
+	dir := layerDir(t)
+	must(t, os.Mkdir(dir+"/from", 0o755))
+	nest(t, dir+"/from", strings.Repeat("d", 100), 100)
+	deep := dir + "/from"
+	for range 30 {
+		deep += "/" + strings.Repeat("d", 100)
+	}
+	must(t, syscall.Mkfifo(deep+"/fifo", 0o600))
+	_, err := Measure(dir+"/absent", Bound{})
+	var failed *fs.PathError
+	if !errors.As(err, &failed) || failed.Path != dir+"/absent" || !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+	must(t, Copy(t.Context(), dir+"/from", dir+"/to", Bound{}))
+	if root() {
+		must(t, syscall.Mknod(deep+"/device", syscall.S_IFCHR|0o666, 1<<8|3))
+		err = Copy(t.Context(), dir+"/from", dir+"/device", Bound{})
+		if !errors.As(err, &failed) || !errors.Is(err, syscall.EPERM) || len(failed.Path) > maxPath+10 ||
+			!strings.HasSuffix(failed.Path, "/device") {
+			t.Error(err)
+		}
+		requireGone(t, dir+"/device")
+	}
+}
+
+func TestCanceledCopyLeavesNothing(t *testing.T) {
+	dir := layerDir(t)
+	must(t, os.Mkdir(dir+"/from", 0o755))
+	nest(t, dir+"/from", "d", 3_000)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := Copy(ctx, dir+"/from", dir+"/to", Bound{}); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	requireGone(t, dir+"/to")
+	ctx, cancel = context.WithCancel(t.Context())
+	go func() {
+		for ctx.Err() == nil {
+			if _, err := os.Lstat(dir + "/to/d/d/d/file"); err == nil {
+				cancel()
+			}
+			runtime.Gosched()
+		}
+	}()
+	if err := Copy(ctx, dir+"/from", dir+"/to", Bound{}); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	cancel()
+	requireGone(t, dir+"/to")
+}
+
+func TestCopyReadsNothingOutsideOfAChangingTree(t *testing.T) {
+	dir := layerDir(t)
+	must(t, os.MkdirAll(dir+"/outside/sub", 0o755))
+	for _, name := range []string{"/outside/file", "/outside/sub/file"} {
+		must(t, os.WriteFile(dir+name, []byte("secret"), 0o644))
+	}
+	must(t, os.MkdirAll(dir+"/from/a/sub", 0o755))
+	nest(t, dir+"/from/a/sub", "deep", 2*maxOpen)
+	must(t, os.WriteFile(dir+"/from/a/file", []byte("own"), 0o644))
+	must(t, os.Mkdir(dir+"/from/b", 0o755))
+	must(t, os.Symlink(dir+"/outside", dir+"/from/b/a"))
+	must(t, os.Symlink(dir+"/outside/file", dir+"/from/b/file"))
+	stop, ended := make(chan struct{}), make(chan struct{})
+	go func() { // exchanges a directory and a file with links, and moves directories out of the others
+		defer close(ended)
+		moves := [][2]string{{"from/a", "spare"}, {"from/b/a", "from/a"}, {"from/a", "from/b/a"}, {"spare", "from/a"},
+			{"from/a/file", "spare"}, {"from/b/file", "from/a/file"}, {"from/a/file", "from/b/file"},
+			{"spare", "from/a/file"},
+			{"from/a/sub/deep", "outside/deep"}, {"outside/deep", "from/a/sub/deep"}}
+		for {
+			for _, move := range moves {
+				must(t, os.Rename(filepath.Join(dir, move[0]), filepath.Join(dir, move[1])))
+			}
+			select {
+			case <-stop:
+				return
+			default:
+			}
+		}
+	}()
+	failures, copies := 0, 0
+	for until := time.Now().Add(time.Second); time.Now().Before(until); {
+		if err := Copy(t.Context(), dir+"/from", dir+"/to", Bound{}); err != nil {
+			failures++
+			requireGone(t, dir+"/to")
+			continue
+		}
+		copies++
+		must(t, filepath.WalkDir(dir+"/to", func(at string, e fs.DirEntry, err error) error {
+			if err == nil && e.Type().IsRegular() {
+				if content, _ := os.ReadFile(at); string(content) == "secret" {
+					t.Errorf("%s was copied", at)
+				}
+			}
+			return err
+		}))
+		removeTree(dir + "/to")
+	}
+	close(stop)
+	<-ended
+	if failures == 0 || copies == 0 {
+		t.Logf("%d copies, %d failures", copies, failures)
+	}
+}
+
+func TestCopyWithoutCloneOrRangeIsTheSame(t *testing.T) {
+	dir := layerDir(t)
+	want := makeTree(t, dir+"/from")
+	must(t, os.Mkdir(dir+"/to", 0o700))
+	c := newCopier(t.Context(), Bound{})
+	c.noClone, c.noRange = true, true
+	must(t, c.to.start(dir+"/to"))
+	w := walk{ctx: t.Context(), op: "copy"}
+	must(t, w.run(dir+"/from", c))
+	c.store.close()
+	requireEqual(t, want, describe(t, dir+"/to"))
+}
