@@ -106,6 +106,11 @@ func (a *agent) handle(ctx context.Context, op string, m *ipc.Message) (any, []i
 		return a.tenants.KillAll(), nil, nil
 	case isolation.OpStop:
 		return stopReply{a.stop()}, nil, nil
+	case ipc.OpPause:
+		return struct{}{}, nil, a.tenants.Pause()
+	case ipc.OpResume:
+		a.tenants.Resume()
+		return struct{}{}, nil, nil
 	case ipc.OpProcesses:
 		return a.tenants.Processes(), nil, nil
 	case ipc.OpRemovedFiles:

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -43,6 +44,9 @@ func (a *agent) prepare(s isolation.Setup) (isolation.Ready, error) {
 		return isolation.Ready{}, isolationError(err)
 	}
 	lastPID, err := s.View.Enter()
+	if errors.Is(err, rootfs.ErrInUse) {
+		return isolation.Ready{}, &ipc.Error{Kind: isolation.InUse, Message: err.Error()}
+	}
 	if err != nil {
 		return isolation.Ready{}, isolationError(err)
 	}

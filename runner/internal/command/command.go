@@ -77,8 +77,8 @@ func NewStarter() (*Starter, error) {
 // the program's: those are results.
 func (s *Starter) Start(scope *Scope, l Launch) (*Command, error) {
 	cmd, err := s.startIn(scope, l)
-	if workdir := scope.Agent.Workdir(); err != nil && l.Cwd == workdir && IsDirectoryError(err, workdir) &&
-		scope.Agent.StartIn(scope.ctx, workdir) == nil {
+	if workdir := scope.Agent().Workdir(); err != nil && l.Cwd == workdir && IsDirectoryError(err, workdir) &&
+		scope.Agent().StartIn(scope.ctx, workdir) == nil {
 		return s.startIn(scope, l) // a tenant had removed the directory
 	}
 	return cmd, err
@@ -107,7 +107,7 @@ func (s *Starter) startIn(scope *Scope, l Launch) (*Command, error) {
 		request.HoldMS = int(HoldTimeout / time.Millisecond)
 	}
 	// A start is never cancelled halfway: the runner must know which processes may run.
-	got, err := scope.Agent.Call(scope.ctx, ipc.OpSpawn, request, &cmd.Reply, fds...)
+	got, err := scope.Agent().Call(scope.ctx, ipc.OpSpawn, request, &cmd.Reply, fds...)
 	cmd.Started = time.Now().Add(-time.Duration(cmd.Reply.RanS * float64(time.Second)))
 	if err != nil && ipc.AsError(err).Kind == "too_large" {
 		// Far above the limit of the system, so the agent did not try.

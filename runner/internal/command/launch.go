@@ -20,7 +20,7 @@ const (
 // Launch returns the launch for p, without its session. The caller closes its Extra files. missing
 // is the reason why nothing can be started.
 func (p *Params) Launch(scope *Scope, token uint64) (l Launch, missing *ipc.SpawnResult, err error) {
-	agent := scope.Agent
+	agent := scope.Agent()
 	env := Environment(agent.Env, p.Env)
 	base := len(env) - len(p.Env)
 	if p.PTY != nil && !slices.ContainsFunc(env, isTerm) {

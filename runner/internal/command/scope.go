@@ -25,14 +25,15 @@ const (
 )
 
 // Scope is the time from a slot's first use to its next reset. Calls under way end with it, and it
-// closes the pipes that they leave open. It has one agent.
+// closes the pipes that they leave open. Its agent changes when a checkpoint freezes the slot.
 type Scope struct {
 	ID      string
-	Agent   *link.Agent
 	Running atomic.Int64 // commands of exec.run
 	Views   views.Views
 	Spills  *output.Spills
 
+	agent  atomic.Pointer[link.Agent]
+	gate   gate
 	log    *log.Logger
 	ctx    context.Context // ends with the cause that calls under way report
 	cancel context.CancelCauseFunc
@@ -47,11 +48,18 @@ var ErrSlotClosed = &wire.Error{Kind: "slot_closed", Message: "the slot was rese
 
 // NewScope makes the scope of an agent's slot. It ends with ctx at the latest.
 func NewScope(ctx context.Context, id string, agent *link.Agent, log *log.Logger) *Scope {
-	s := &Scope{ID: id, Agent: agent, log: log, orphanPipes: map[*os.File]struct{}{}}
+	s := &Scope{ID: id, log: log, orphanPipes: map[*os.File]struct{}{}}
+	s.agent.Store(agent)
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
 	s.Spills = &output.Spills{Open: s.openSpill, Remove: s.removeSpill}
 	return s
 }
+
+// Agent returns the agent of the slot.
+func (s *Scope) Agent() *link.Agent { return s.agent.Load() }
+
+// SetAgent replaces the agent by another one that has taken over the slot.
+func (s *Scope) SetAgent(agent *link.Agent) { s.agent.Store(agent) }
 
 // End ends all calls under way with the error why.
 func (s *Scope) End(why *wire.Error) {
@@ -104,7 +112,7 @@ func (s *Scope) Err() error { return context.Cause(s.ctx) }
 
 func (s *Scope) openSpill(name string) (*os.File, string, error) {
 	var where ipc.SpillResult
-	fds, err := s.Agent.Call(s.ctx, ipc.OpSpill, ipc.Spill{Name: name}, &where)
+	fds, err := s.Agent().Call(s.ctx, ipc.OpSpill, ipc.Spill{Name: name}, &where)
 	if err != nil {
 		return nil, "", err
 	}
@@ -122,7 +130,7 @@ func (s *Scope) removeSpill(path string) {
 		return
 	}
 	// A tenant may have removed it first; nothing depends on the answer.
-	_, _ = s.Agent.Call(s.ctx, ipc.OpFile, ipc.FileOp{Method: "file.remove", Params: params}, nil)
+	_, _ = s.Agent().Call(s.ctx, ipc.OpFile, ipc.FileOp{Method: "file.remove", Params: params}, nil)
 }
 
 // Explain returns the reason why the slot ended meanwhile, or err.
@@ -141,7 +149,7 @@ func (s *Scope) Kill(token, since uint64) (ipc.Receipt, error) {
 	begun := time.Now()
 	var receipt ipc.Receipt
 	request := ipc.Kill{Token: token, GraceS: killGraceS, Since: since}
-	if _, err := s.Agent.Call(ctx, ipc.OpKill, request, &receipt); err != nil {
+	if _, err := s.Agent().Call(ctx, ipc.OpKill, request, &receipt); err != nil {
 		if cause := s.Err(); cause != nil {
 			return receipt, cause
 		}

@@ -36,10 +36,11 @@ const (
 )
 
 func (r *Runner) execRun(c *channel.Conversation, params json.RawMessage) (any, error) {
-	p, scope, err := r.decodeCommand(c, params)
+	p, scope, leave, err := r.decodeCommand(c, params)
 	if err != nil {
 		return nil, err
 	}
+	defer leave()
 	if p.PTY != nil || p.Tag != nil {
 		return nil, channel.BadRequest("exec.run takes neither pty nor tag")
 	}
@@ -64,18 +65,19 @@ func (r *Runner) execRun(c *channel.Conversation, params json.RawMessage) (any, 
 	return result, err
 }
 
-// decodeCommand returns the checked params of a request for a command, and the scope of its slot.
+// decodeCommand returns the checked params of a request for a command, and the scope of its slot as
+// Use returns it.
 func (r *Runner) decodeCommand(c *channel.Conversation,
-	params json.RawMessage) (*command.Params, *command.Scope, error) {
-	p := &command.Params{}
+	params json.RawMessage) (p *command.Params, scope *command.Scope, leave func(), err error) {
+	p = &command.Params{}
 	if err := channel.Decode(params, p); err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	if err := p.Check(r.Memory); err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	scope, err := r.Scope(c.Ctx, p.Slot)
-	return p, scope, err
+	scope, leave, err = r.Use(c.Ctx, p.Slot)
+	return p, scope, leave, err
 }
 
 // run starts a command, waits for its end and returns its result.

@@ -25,7 +25,7 @@ func (r *Runner) slotProcesses(c *channel.Conversation, params json.RawMessage) 
 	ctx, leave := scope.Join(c.Ctx)
 	defer leave()
 	var got ipc.Processes
-	if _, err := scope.Agent.Call(ctx, ipc.OpProcesses, struct{}{}, &got); err != nil {
+	if _, err := scope.Agent().Call(ctx, ipc.OpProcesses, struct{}{}, &got); err != nil {
 		return nil, scope.Explain(err)
 	}
 	list := make([]processInfo, 0, len(got.Processes))

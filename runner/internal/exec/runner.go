@@ -28,6 +28,8 @@ type Runner struct {
 	processes *process.Registry
 	sessions  *sessions.Registry
 
+	checkpoints *checkpoints
+
 	mu     sync.Mutex
 	scopes map[string]*command.Scope
 }
@@ -41,7 +43,7 @@ func New(ctx context.Context, manager *slots.Manager, memory *budget.Budget, log
 	r := &Runner{
 		ctx: ctx, log: log, slots: manager, starter: starter, Memory: memory,
 		processes: process.NewRegistry(memory, log), sessions: sessions.NewRegistry(memory),
-		scopes: map[string]*command.Scope{},
+		scopes: map[string]*command.Scope{}, checkpoints: newCheckpoints(),
 	}
 	memory.OnPressure(func(need int64) int64 { return r.processes.FreeMemory(need, r.countScopes()) })
 	manager.OnExit(func(_ string, e ipc.Exit) { starter.DeliverExit(e) })
@@ -57,6 +59,8 @@ var Methods = map[string]Method{
 	"exec.run": (*Runner).execRun, "session.open": (*Runner).sessionOpen, "session.close": (*Runner).sessionClose,
 	"proc.spawn": (*Runner).procSpawn, "proc.list": (*Runner).procList,
 	"slot.processes": (*Runner).slotProcesses, "slot.view": (*Runner).slotView,
+	"slot.checkpoint": (*Runner).slotCheckpoint, "slot.restore": (*Runner).slotRestore,
+	"checkpoint.drop": (*Runner).checkpointDrop, "checkpoint.info": (*Runner).checkpointInfo,
 }
 
 func init() {
@@ -79,11 +83,23 @@ func (r *Runner) Scope(ctx context.Context, id string) (*command.Scope, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	scope := r.scopes[id]
-	if scope == nil || scope.Agent != agent {
+	if scope == nil || scope.Agent() != agent {
 		scope = command.NewScope(r.ctx, id, agent, r.log)
 		r.scopes[id] = scope
 	}
 	return scope, nil
+}
+
+// Use returns the scope of a slot for a call that can change the slot, and waits for a checkpoint in
+// progress. leave must follow.
+func (r *Runner) Use(ctx context.Context, id string) (scope *command.Scope, leave func(), err error) {
+	if scope, err = r.Scope(ctx, id); err != nil {
+		return nil, nil, err
+	}
+	if leave, err = scope.Enter(ctx); err != nil {
+		return nil, nil, err
+	}
+	return scope, leave, nil
 }
 
 func (r *Runner) countScopes() int {
@@ -134,6 +150,11 @@ func (r *Runner) sessionOpen(c *channel.Conversation, params json.RawMessage) (a
 	if err != nil {
 		return nil, err
 	}
+	leave, err := scope.Enter(c.Ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	return r.sessions.Open(c, scope, params)
 }
 
@@ -142,10 +163,11 @@ func (r *Runner) sessionClose(_ *channel.Conversation, params json.RawMessage) (
 }
 
 func (r *Runner) procSpawn(c *channel.Conversation, params json.RawMessage) (any, error) {
-	p, scope, err := r.decodeCommand(c, params)
+	p, scope, leave, err := r.decodeCommand(c, params)
 	if err != nil {
 		return nil, err
 	}
+	defer leave()
 	if p.TimeoutS != nil || p.Stream || p.Peek {
 		return nil, channel.BadRequest("proc.spawn takes neither timeout_s nor stream nor peek")
 	}

@@ -10,6 +10,8 @@ const (
 	OpKill         = "kill"      // Kill → Receipt
 	OpSignal       = "signal"    // Signal → struct{}
 	OpKillAll      = "kill_all"  // struct{} → Receipt; ends every process of the slot except the agent
+	OpPause        = "pause"     // struct{} → struct{}; stops every process of the slot until OpResume
+	OpResume       = "resume"    // struct{} → struct{}
 	OpProcesses    = "processes" // struct{} → Processes
 	OpRemovedFiles = "held"      // struct{} → diskspace.Usage; removed files that processes of the slot have open
 	OpConnect      = "connect"   // Connect → struct{}; fds out: the connected socket

@@ -62,6 +62,9 @@ const (
 	OpStop  = "stop"  // struct{} → Receipt; ends every process of the slot, then the agent exits
 )
 
+// InUse is the kind of the error if a frozen layer of the slot may still change (rootfs.ErrInUse).
+const InUse = "in_use"
+
 // Ready is the agent's answer to Setup.
 type Ready struct {
 	PID     int     `json:"pid"`

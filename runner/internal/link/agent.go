@@ -89,6 +89,9 @@ func (h *Agent) StartIn(ctx context.Context, path string) error {
 	return nil
 }
 
+// SetWorkdir sets the working directory of an agent that takes over from another.
+func (h *Agent) SetWorkdir(path string) { h.workdir.Store(&path) }
+
 // Call sends a request to the agent (ipc.Conn.Call) on a lane for op. If the agent has ended, it
 // returns an error of the protocol.
 func (h *Agent) Call(ctx context.Context, op string, in, out any, fds ...int) ([]int, error) {

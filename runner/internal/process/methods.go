@@ -303,7 +303,7 @@ func (p *process) signal(c *channel.Conversation, q *methodParams) (any, error) 
 	}
 	ctx, leave := p.scope.Join(c.Ctx)
 	defer leave()
-	_, err := p.scope.Agent.Call(ctx, ipc.OpSignal, ipc.Signal{Token: p.token, Number: q.Signal}, nil)
+	_, err := p.scope.Agent().Call(ctx, ipc.OpSignal, ipc.Signal{Token: p.token, Number: q.Signal}, nil)
 	return nil, err
 }
 

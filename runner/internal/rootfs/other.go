@@ -6,3 +6,9 @@ import "errors"
 
 // ReadImage is unsupported on this system.
 func ReadImage(string, []string, string) (*Image, error) { return nil, errors.ErrUnsupported }
+
+// Changed is unsupported on this system.
+func (v View) Changed() ([]int, error) { return nil, errors.ErrUnsupported }
+
+// Upper is unsupported on this system.
+func (v View) Upper(int) string { return "" }

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"syscall"
 
 	"hermes-exec/runner/internal/seccomp"
@@ -31,11 +30,22 @@ func (v View) enterOwn() (lastPID *os.File, err error) {
 		}
 		return lastPID, v.ownSys("")
 	}
+	if err := v.proveClosed(); err != nil {
+		return nil, err
+	}
+	if len(v.Stack) > 0 {
+		if err := os.Chdir(v.Store); err != nil {
+			return nil, fmt.Errorf("view: %w", err)
+		}
+	}
 	root := v.Staging
 	if err := v.mountLayer(0, v.Image.Skeleton, root); err != nil {
 		return nil, err
 	}
 	for i, directory := range v.Image.Directories {
+		if err := checkMountPoint(root, directory); err != nil {
+			return nil, err
+		}
 		if err := v.mountLayer(i+1, directory, root+directory); err != nil {
 			return nil, err
 		}
@@ -62,40 +72,14 @@ func (v View) enterOwn() (lastPID *os.File, err error) {
 	return lastPID, os.Chdir("/")
 }
 
-// mountLayer mounts a directory of the sandbox with layer n of the slot over it.
-func (v View) mountLayer(n int, lower, at string) error {
-	var st syscall.Stat_t
-	if err := syscall.Lstat(lower, &st); err != nil {
-		return pathError("stat", lower, err)
-	}
-	upper, work := filepath.Join(v.Layer, "up"+strconv.Itoa(n)), filepath.Join(v.Layer, "work"+strconv.Itoa(n))
-	for _, dir := range []string{upper, work} {
-		if err := os.Mkdir(dir, 0o700); err != nil {
-			return fmt.Errorf("view: %w", err)
-		}
-	}
-	if st.Uid != 0 || st.Gid != 0 {
-		if err := giveTo(upper, &st, lower); err != nil {
-			return fmt.Errorf("view: %w", err)
-		}
-	}
-	if err := syscall.Chmod(upper, st.Mode&0o7777); err != nil {
-		return pathError("chmod", upper, err)
-	}
-	return mount("overlay", at, "overlay", 0, overlayOptions(lower, upper, work))
-}
-
-// overlayOptions returns the options of a layer. It is volatile because nothing of a slot outlives
-// its processes, and an unmount would otherwise sync the whole disk.
-func overlayOptions(lower, upper, work string) string {
-	escape := strings.NewReplacer(`\`, `\\`, ",", `\,`, ":", `\:`).Replace
-	return "lowerdir=" + escape(lower) + ",upperdir=" + escape(upper) + ",workdir=" + escape(work) +
-		",userxattr,volatile"
-}
-
 // mountSpecial mounts everything that is not part of the image. sandbox is a path to the sandbox's
 // root.
 func (v View) mountSpecial(sandbox string) (lastPID *os.File, err error) {
+	for _, path := range []string{"/proc", "/sys", "/dev"} {
+		if err := checkMountPoint("", path); err != nil {
+			return nil, err
+		}
+	}
 	if lastPID, err = v.ownProc(); err != nil {
 		return nil, err
 	}
@@ -187,7 +171,7 @@ func (v View) ownDev(sandbox string) error {
 // nobody may write to, and the slot's directories of the runner.
 func (v View) ownMounts(sandbox string) error {
 	for i, m := range v.Image.Memory {
-		if err := makeDir(m.Path); err != nil {
+		if err := checkMountPoint("", m.Path); err != nil {
 			return err
 		}
 		if err := v.ownMemory(i, m, sandbox); err != nil {
@@ -195,24 +179,18 @@ func (v View) ownMounts(sandbox string) error {
 		}
 	}
 	for _, path := range slices.Concat(v.Image.Shared, v.Image.ReadOnly) {
+		if err := checkMountPoint("", path); err != nil {
+			return err
+		}
 		if err := bind(sandbox+path, path, slices.Contains(v.Image.ReadOnly, path), 0); err != nil {
 			return err
 		}
 	}
-	// Nothing of the tenant has run yet: these paths belong to the image.
-	if _, err := os.Stat("/tmp"); err != nil {
-		if err := makeDir("/tmp"); err != nil {
-			return err
-		}
-		if err := os.Chmod("/tmp", 0o777|os.ModeSticky); err != nil {
-			return err
-		}
-	}
-	if err := makeDir(v.Workspace); err != nil {
+	if err := makeMissing("/tmp", 0o1777, 0, 0); err != nil {
 		return err
 	}
-	if err := os.Chown(v.Workspace, int(v.Owner.UID), int(v.Owner.GID)); err != nil {
-		return fmt.Errorf("view: %w", err)
+	if err := makeMissing(v.Workspace, 0o755, int(v.Owner.UID), int(v.Owner.GID)); err != nil {
+		return err
 	}
 	for _, b := range v.Binds {
 		if err := makeDir(b.Target); err != nil {

@@ -1,6 +1,10 @@
 package rootfs
 
-import "hermes-exec/runner/internal/accounts"
+import (
+	"errors"
+
+	"hermes-exec/runner/internal/accounts"
+)
 
 // View is the file system that a slot sees.
 type View struct {
@@ -31,7 +35,23 @@ type View struct {
 	Workspace string        `json:"workspace,omitempty"`
 	Owner     accounts.User `json:"owner,omitzero"`
 	MaxPIDs   int64         `json:"most_pids,omitempty"`
+
+	// Of "own" with layers: the directory that holds them, the layers between the image and Layer, the
+	// oldest first, and the paths of directories that must be proven closed.
+	Store  string   `json:"store,omitempty"`
+	Stack  []Layer  `json:"stack,omitempty"`
+	Frozen []string `json:"frozen,omitempty"`
 }
+
+// Layer is changes to some directories of the image: ID/N in the store for directory N, of which 0 is
+// the skeleton and 1 the first of Image.Directories.
+type Layer struct {
+	ID    string `json:"id"`
+	Parts []int  `json:"parts"`
+}
+
+// ErrInUse means that a file of a frozen layer is open.
+var ErrInUse = errors.New("a file of the slot is open elsewhere")
 
 // Image describes a sandbox for slots with a root of their own.
 type Image struct {

@@ -45,10 +45,13 @@ func (s *Server) netConnect(c *channel.Conversation, params json.RawMessage) (an
 	if err != nil {
 		return nil, err
 	}
-	ctx, leave := scope.Join(c.Ctx)
+	ctx, leave, err := scope.EnterConnection(c.Ctx)
 	defer leave()
+	if err != nil {
+		return nil, err
+	}
 	where := ipc.Connect{Host: p.Host, Port: p.Port, TimeoutS: connectTimeoutS, WaitS: p.WaitS}
-	peer, err := openSocket[*net.TCPConn](ctx, scope.Agent, ipc.OpConnect, where, net.FileConn)
+	peer, err := openSocket[*net.TCPConn](ctx, scope.Agent(), ipc.OpConnect, where, net.FileConn)
 	if err != nil {
 		return nil, err
 	}

@@ -42,7 +42,7 @@ func (s *Server) Facts() any {
 		OS: runtime.GOOS, Arch: runtime.GOARCH, UID: os.Geteuid(),
 		BaseDir: s.config.Base, DiskFull: !s.slots.DiskHasRoom(),
 		Isolation: s.config.Isolation, Memory: readMemoryFacts(),
-		Capabilities: []string{"pty", "sessions", "search", "connect", "spill"},
+		Capabilities: []string{"pty", "sessions", "search", "connect", "spill", "checkpoints"},
 	}
 	f.Runner.Version, f.Runner.PID = s.config.Version, os.Getpid()
 	f.Memory.Runner = s.memory.Stats()

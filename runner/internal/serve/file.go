@@ -48,14 +48,15 @@ func fileMethod(name string, carry func(*fileCall) (any, error)) method {
 		if err := channel.Decode(params, &p); err != nil {
 			return nil, err
 		}
-		scope, err := s.exec.Scope(c.Ctx, p.Slot)
+		scope, done, err := s.exec.Use(c.Ctx, p.Slot)
 		if err != nil {
 			return nil, err
 		}
+		defer done()
 		ctx, leave := scope.Join(c.Ctx)
 		defer leave()
-		op := ipc.FileOp{Method: name, Params: params, Workdir: ipc.Bytes(scope.Agent.Workdir()), User: p.User}
-		result, err := carry(&fileCall{c: c, ctx: ctx, agent: scope.Agent, op: op, length: p.Length})
+		op := ipc.FileOp{Method: name, Params: params, Workdir: ipc.Bytes(scope.Agent().Workdir()), User: p.User}
+		result, err := carry(&fileCall{c: c, ctx: ctx, agent: scope.Agent(), op: op, length: p.Length})
 		if err != nil {
 			if cause := context.Cause(ctx); cause != nil {
 				return nil, cause

@@ -79,9 +79,12 @@ func (s *Server) netListen(c *channel.Conversation, params json.RawMessage) (any
 	if err != nil {
 		return nil, err
 	}
-	ctx, leave := scope.Join(c.Ctx)
+	ctx, leave, err := scope.EnterConnection(c.Ctx)
 	defer leave()
-	socket, err := openSocket[listenSocket](ctx, scope.Agent, op, in, net.FileListener)
+	if err != nil {
+		return nil, err
+	}
+	socket, err := openSocket[listenSocket](ctx, scope.Agent(), op, in, net.FileListener)
 	if err != nil {
 		return nil, err
 	}
@@ -150,8 +153,11 @@ func (s *Server) netAccept(c *channel.Conversation, params json.RawMessage) (any
 	if l == nil || l.slot != p.Slot {
 		return nil, errNotListening
 	}
-	ctx, leave := scope.Join(c.Ctx)
+	ctx, leave, err := scope.EnterConnection(c.Ctx)
 	defer leave()
+	if err != nil {
+		return nil, err
+	}
 	select {
 	case peer := <-l.accepted:
 		return nil, s.carry(ctx, c, peer, tcpAddress(peer.LocalAddr()))

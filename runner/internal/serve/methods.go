@@ -61,6 +61,7 @@ func (s *Server) slotReset(c *channel.Conversation, params json.RawMessage) (any
 		return nil, err
 	}
 	s.exec.EndSlot(p.Slot, command.ErrSlotClosed)
+	s.exec.ForgetBegin(p.Slot)
 	// A reset that has begun is finished, even if the call is cancelled.
 	return s.slots.Reset(s.ctx, p.Slot)
 }
@@ -71,6 +72,7 @@ func (s *Server) slotDestroy(c *channel.Conversation, params json.RawMessage) (a
 		return nil, err
 	}
 	s.exec.EndSlot(p.Slot, command.ErrSlotClosed)
+	s.exec.ForgetBegin(p.Slot)
 	receipt, err := s.slots.Destroy(s.ctx, p.Slot)
 	return command.KillResult(receipt), err
 }

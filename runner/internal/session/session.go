@@ -111,6 +111,12 @@ func Open(shell Shell, cwd string, env []string) *State {
 	return s
 }
 
+// Clone returns an independent session with the same state.
+func (s *State) Clone() *State {
+	clone := *s // what a command changes, it replaces
+	return &clone
+}
+
 // Cwd returns where the next command starts.
 func (s *State) Cwd() string { return s.cwd }
 

@@ -65,7 +65,7 @@ func (r *Registry) Open(c *channel.Conversation, scope *command.Scope, params js
 	if err := command.CheckEnv(p.Env); err != nil {
 		return nil, err
 	}
-	agent := scope.Agent
+	agent := scope.Agent()
 	shell, ok := session.BestShell(agent.Shells, agent.Shell)
 	if !ok {
 		return nil, channel.BadRequest("this image has no shell, and a session needs one")
@@ -175,7 +175,7 @@ func (x *Session) prepare(token uint64, p *command.Params, save string) (l comma
 // ended.
 func (x *Session) Run(c *channel.Conversation, p *command.Params,
 	run func(command.Launch) (*command.Result, ipc.Exit, error)) (any, error) {
-	agent := x.scope.Agent
+	agent := x.scope.Agent()
 	ctx, done := x.scope.Join(c.Ctx)
 	defer done()
 	select {
@@ -252,7 +252,7 @@ func (x *Session) acquireFIFO() (*fifo, error) {
 		return nil, command.ErrSlotClosed
 	}
 	if x.fifo == nil {
-		fd, path, remove, err := x.scope.Agent.FIFO(x.id)
+		fd, path, remove, err := x.scope.Agent().FIFO(x.id)
 		if err != nil {
 			return nil, err
 		}

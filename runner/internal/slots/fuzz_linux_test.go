@@ -13,7 +13,7 @@ func FuzzCreateParams(f *testing.F) {
 		if json.Unmarshal(raw, &p) != nil || p.check() != nil {
 			return
 		}
-		if !validID(p.Slot) || len(p.Slot) > 64 {
+		if !IsID(p.Slot) || len(p.Slot) > 64 {
 			t.Fatalf("slot %q", p.Slot)
 		}
 		for _, n := range []*int64{p.Limits.MemoryMB, p.Limits.PIDs, p.Limits.DiskMB, p.Limits.OpenFiles,

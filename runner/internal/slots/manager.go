@@ -16,6 +16,7 @@ import (
 	"hermes-exec/runner/internal/diskspace"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/layers"
 	"hermes-exec/runner/internal/link"
 	"hermes-exec/runner/internal/private"
 	"hermes-exec/runner/internal/proc"
@@ -34,6 +35,8 @@ type Manager struct {
 	ids   *users.Allocator
 	trash *wipe.Trash
 	since uint64
+
+	layers *layers.Store
 
 	mu      sync.Mutex
 	slots   map[string]*slot
@@ -86,6 +89,7 @@ func NewManager(baseDir string, facts isolation.Facts, selfExe string) (*Manager
 		onExit: func(string, ipc.Exit) {}, onDeath: func(string, *ipc.Error) {},
 		setupTimeout: setupTimeout,
 	}
+	m.layers = newLayerStore(m)
 	m.monitor.Store(&diskspace.Monitor{})
 	m.monitor.Load().Survey(os.Geteuid() == 0, base)
 	m.cleaner = shared.New(m.ids, m.home(), nil)

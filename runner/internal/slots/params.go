@@ -65,7 +65,7 @@ func failure(kind, format string, args ...any) error {
 }
 
 func (p CreateParams) check() error {
-	if !validID(p.Slot) {
+	if !IsID(p.Slot) {
 		return failure("bad_request", "slot %q: 1 to 64 letters, digits, dots, dashes and underscores, not beginning "+
 			"with a dot", p.Slot)
 	}
@@ -97,7 +97,9 @@ func (p CreateParams) check() error {
 	return nil
 }
 
-func validID(id string) bool {
+// IsID reports whether a driver may choose an id: 1 to 64 letters, digits, dots, dashes and
+// underscores, not beginning with a dot.
+func IsID(id string) bool {
 	if id == "" || len(id) > 64 || id[0] == '.' {
 		return false
 	}

@@ -99,6 +99,7 @@ func (s *level) chooseOwnRootPaths(p CreateParams) {
 	u.View = rootfs.View{
 		Kind: rootfs.ViewOwn, Staging: filepath.Join(s.dir, "root"), Layer: filepath.Join(s.dir, layerDirName),
 		Image: s.image, Network: p.Network, Pids: true, Workspace: u.Workspace, Owner: s.user(), MaxPIDs: s.maxPIDs,
+		Store: s.m.layers.Dir,
 		Binds: []rootfs.Bind{{Source: filepath.Join(s.dir, fifoDirName), Target: s.fifos, ReadOnly: true}},
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"hermes-exec/runner/internal/diskspace"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/layers"
 	"hermes-exec/runner/internal/link"
 	"hermes-exec/runner/internal/shared"
 	"hermes-exec/runner/internal/slotdisk"
@@ -32,6 +33,7 @@ type slot struct {
 	disk    *slotdisk.Disk // of the last agent, if the slot has one in a file
 
 	relief link.CPURelief
+	stack  layers.Stack // between the image and the changes of a slot with a root of its own
 
 	mu   sync.Mutex
 	gone bool
@@ -189,6 +191,9 @@ func (s *slot) reset(ctx context.Context) ResetResult {
 		return result
 	}
 	result.Differences = append(result.Differences, s.discardDirs()...)
+	if err := s.setStack(nil); err != nil {
+		result.Differences = append(result.Differences, err.Error())
+	}
 	result.Differences = append(result.Differences, s.wipeShared()...)
 	if err := s.renewUser(); err != nil {
 		result.Differences = append(result.Differences, err.Error())
@@ -282,7 +287,7 @@ func (s *slot) removeTraces() error {
 	if s.setup.Level != isolation.Exclusive {
 		left = s.wipeShared()
 	}
-	var problems []error
+	problems := []error{s.setStack(nil)}
 	if err := s.m.dir.Verify(); err != nil {
 		problems = append(problems, err)
 	} else if waste, err := s.m.trash.Discard(s.dir); err == nil {

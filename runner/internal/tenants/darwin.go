@@ -3,6 +3,7 @@
 package tenants
 
 import (
+	"errors"
 	"sync"
 	"syscall"
 	"time"
@@ -29,6 +30,12 @@ func (t *Tenants) Kill(request ipc.Kill) (ipc.Receipt, error) {
 	grace := time.Duration(min(max(request.GraceS, 0), 3) * float64(time.Second))
 	return t.killGroups([]uint64{request.Token}, grace), nil
 }
+
+// Pause is unsupported on this system.
+func (t *Tenants) Pause() error { return errors.ErrUnsupported }
+
+// Resume is unsupported on this system.
+func (t *Tenants) Resume() {}
 
 // KillAll ends the process groups of all commands.
 func (t *Tenants) KillAll() ipc.Receipt {

@@ -1,0 +1,277 @@
+package exec
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"hermes-exec/runner/internal/channel"
+	"hermes-exec/runner/internal/command"
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/layers"
+	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/sessions"
+	"hermes-exec/runner/internal/slots"
+	"hermes-exec/runner/internal/wire"
+)
+
+// smallChange is the most that is copied if a freeze is possible too.
+//
+// Not the obvious code: see docs/why-not-obvious.md ("Copies of small changes").
+var smallChange = layers.Bound{Entries: 2000, Bytes: 16 << 20}
+
+// maxBusy is how many processes the error of a busy slot names.
+const maxBusy = 16
+
+// What a checkpoint does with processes and connections of the slot.
+const (
+	keepProcesses   = "keep"
+	refuseProcesses = "refuse"
+	endProcesses    = "end"
+)
+
+type checkpointParams struct {
+	Slot       string `json:"slot"`
+	Checkpoint string `json:"checkpoint"`
+	Processes  string `json:"processes"`
+}
+
+// checkpointResult is the result of slot.checkpoint.
+type checkpointResult struct {
+	Layers   []string                  `json:"layers"`
+	Sessions map[string]sessions.Place `json:"sessions"`
+	Workdir  ipc.Bytes                 `json:"workdir"`
+	Copied   bool                      `json:"copied"`
+	Killed   *ipc.Receipt              `json:"killed,omitempty"`
+}
+
+// busyDetail describes the processes and calls that prevent a checkpoint.
+type busyDetail struct {
+	Calls     int           `json:"calls"`
+	Processes []busyProcess `json:"processes"`
+}
+
+type busyProcess struct {
+	PID  int         `json:"pid"`
+	Argv []ipc.Bytes `json:"argv"`
+}
+
+func newBusyError(message string, calls int, processes []ipc.Process) error {
+	detail := busyDetail{Calls: calls, Processes: []busyProcess{}}
+	for _, p := range processes[:min(len(processes), maxBusy)] {
+		argv := p.Argv
+		if argv == nil {
+			argv = []ipc.Bytes{}
+		}
+		detail.Processes = append(detail.Processes, busyProcess{PID: p.PID, Argv: argv})
+	}
+	return &wire.Error{Kind: "busy", Message: message, Detail: detail}
+}
+
+func (r *Runner) slotCheckpoint(c *channel.Conversation, params json.RawMessage) (any, error) {
+	var p checkpointParams
+	if err := channel.Decode(params, &p); err != nil {
+		return nil, err
+	}
+	switch p.Processes {
+	case keepProcesses, refuseProcesses, endProcesses:
+	default:
+		return nil, channel.BadRequest("processes %q is none of keep, refuse, end", p.Processes)
+	}
+	if !slots.IsID(p.Checkpoint) {
+		return nil, channel.BadRequest("checkpoint %q is no id", p.Checkpoint)
+	}
+	cp, isNew, err := r.checkpoints.begin(p.Checkpoint, p.Slot)
+	if err != nil {
+		return nil, err
+	}
+	if isNew {
+		r.checkpoints.finish(cp, r.makeCheckpoint(c.Ctx, p, cp))
+	}
+	select {
+	case <-cp.made:
+		return cp.result, cp.err
+	case <-c.Ctx.Done():
+		return nil, channel.ErrCanceled
+	}
+}
+
+// makeCheckpoint fills cp. After an error cp holds nothing.
+func (r *Runner) makeCheckpoint(ctx context.Context, p checkpointParams, cp *checkpoint) error {
+	layered, err := r.slots.Layered(p.Slot)
+	if err != nil {
+		return err
+	}
+	scope, err := r.Scope(ctx, p.Slot)
+	if err != nil {
+		return err
+	}
+	release, calls, connections := scope.Hold()
+	if calls > 0 {
+		return newBusyError("calls of the slot are under way", calls, nil)
+	}
+	defer release()
+	ctx, leave := scope.Join(ctx)
+	defer leave()
+	var list ipc.Processes
+	if _, err := scope.Agent().Call(ctx, ipc.OpProcesses, struct{}{}, &list); err != nil {
+		return scope.Explain(err)
+	}
+	living := len(list.Processes) > 0
+	if p.Processes == refuseProcesses && (living || connections > 0) {
+		return newBusyError("processes or connections of the slot are open", 0, list.Processes)
+	}
+	saved, err := r.sessions.Save(scope)
+	if err != nil {
+		return err
+	}
+	workdir := scope.Agent().Workdir()
+	cp.result = checkpointResult{Sessions: saved.Places(), Workdir: ipc.Bytes(workdir)}
+	switch {
+	case p.Processes == endProcesses:
+		err = r.freeze(ctx, scope, layered, cp)
+	case living || connections > 0:
+		cp.stack, err = copyPaused(ctx, scope, layered)
+		cp.result.Copied = true
+	default:
+		cp.stack, err = layered.Copy(ctx, smallChange)
+		cp.result.Copied = true
+		if errors.Is(err, layers.ErrTooLarge) {
+			err = r.freeze(ctx, scope, layered, cp)
+		}
+	}
+	if err != nil {
+		saved.Close()
+		if errors.Is(err, layers.ErrTooLarge) {
+			return &ipc.Error{Kind: "too_large", Message: err.Error()}
+		}
+		return scope.Explain(err)
+	}
+	cp.sessions, cp.result.Layers = saved, cp.stack.IDs()
+	return nil
+}
+
+// copyPaused copies the slot's changes while its processes are stopped.
+func copyPaused(ctx context.Context, scope *command.Scope, layered *slots.Layered) (layers.Stack, error) {
+	agent := scope.Agent()
+	if _, err := agent.Call(ctx, ipc.OpPause, struct{}{}, nil); err != nil {
+		return nil, err
+	}
+	stack, err := layered.Copy(ctx, layers.Bound{})
+	_, resumed := agent.Call(context.WithoutCancel(ctx), ipc.OpResume, struct{}{}, nil)
+	if err == nil && resumed != nil {
+		err = errors.Join(resumed, stack.Release())
+	}
+	return stack, err
+}
+
+// freeze ends all processes and connections and makes the slot's changes a layer of the checkpoint.
+func (r *Runner) freeze(ctx context.Context, scope *command.Scope, layered *slots.Layered, cp *checkpoint) error {
+	scope.EndConnections()
+	var killed ipc.Receipt
+	// Before the agent ends, so that it reports how each command has ended.
+	if _, err := scope.Agent().Call(context.WithoutCancel(ctx), ipc.OpKillAll, struct{}{}, &killed); err != nil {
+		return err
+	}
+	scope.Spills.CloseFiles()
+	frozen, err := layered.Freeze(ctx, string(cp.result.Workdir), func(agent *link.Agent) { scope.SetAgent(agent) })
+	killed.Add(frozen.Killed)
+	if err != nil {
+		return err
+	}
+	cp.stack, cp.result.Copied = frozen.Stack, frozen.Copied
+	if killed.Found > 0 {
+		cp.result.Killed = &killed
+	}
+	return nil
+}
+
+// restoreResult is the result of slot.restore.
+type restoreResult struct {
+	slots.ResetResult
+	Sessions map[string]sessions.Place `json:"sessions"`
+	Workdir  ipc.Bytes                 `json:"workdir"`
+}
+
+func (r *Runner) slotRestore(c *channel.Conversation, params json.RawMessage) (any, error) {
+	var p struct {
+		Slot       string  `json:"slot"`
+		Checkpoint *string `json:"checkpoint"`
+		Begin      bool    `json:"begin"`
+	}
+	if err := channel.Decode(params, &p); err != nil {
+		return nil, err
+	}
+	cp, err := r.checkpoints.use(p.Slot, p.Checkpoint)
+	if err != nil {
+		return nil, err
+	}
+	defer r.release(cp)
+	layered, err := r.slots.Layered(p.Slot)
+	if err != nil {
+		return nil, err
+	}
+	r.EndSlot(p.Slot, command.ErrSlotClosed)
+	result := restoreResult{Sessions: map[string]sessions.Place{}, Workdir: cp.result.Workdir}
+	// A restore that has begun is finished, even if the call is cancelled.
+	result.ResetResult, err = layered.Restore(r.ctx, cp.stack.Use(), string(cp.result.Workdir))
+	if err != nil || !result.Clean {
+		return result, err
+	}
+	scope, err := r.Scope(r.ctx, p.Slot)
+	if err != nil {
+		return nil, err
+	}
+	if result.Sessions, err = r.sessions.Continue(scope, cp.sessions, c.ID); err != nil {
+		return nil, err
+	}
+	if p.Begin {
+		r.release(r.checkpoints.setBegin(p.Slot, cp))
+	}
+	return result, nil
+}
+
+// ForgetBegin lets a slot begin with the image again.
+func (r *Runner) ForgetBegin(slot string) { r.release(r.checkpoints.setBegin(slot, nil)) }
+
+func (r *Runner) checkpointDrop(c *channel.Conversation, params json.RawMessage) (any, error) {
+	cp, err := r.checkpoints.find(c, params)
+	if err != nil || cp == nil {
+		return nil, err
+	}
+	return nil, r.checkpoints.drop(cp)
+}
+
+// layerFacts describe a layer to the driver.
+type layerFacts struct {
+	Layer   string `json:"layer"`
+	Entries int    `json:"entries"`
+	Bytes   int64  `json:"bytes"`
+}
+
+func (r *Runner) checkpointInfo(c *channel.Conversation, params json.RawMessage) (any, error) {
+	cp, err := r.checkpoints.find(c, params)
+	if err != nil {
+		return nil, err
+	}
+	if cp == nil || !r.checkpoints.hold(cp) {
+		return nil, errNoCheckpoint
+	}
+	defer r.release(cp)
+	facts := []layerFacts{}
+	for _, layer := range cp.stack {
+		size, err := layer.Size()
+		if err != nil {
+			return nil, err
+		}
+		facts = append(facts, layerFacts{Layer: layer.ID, Entries: size.Entries, Bytes: size.Bytes})
+	}
+	return map[string]any{"layers": facts, "sessions": cp.result.Sessions, "workdir": cp.result.Workdir}, nil
+}
+
+// release ends a use of a checkpoint, which may be nil.
+func (r *Runner) release(cp *checkpoint) {
+	if err := r.checkpoints.release(cp); err != nil {
+		r.log.Printf("checkpoint: %v", err)
+	}
+}

@@ -1,0 +1,167 @@
+package exec
+
+import (
+	"encoding/json"
+	"sync"
+
+	"hermes-exec/runner/internal/channel"
+	"hermes-exec/runner/internal/layers"
+	"hermes-exec/runner/internal/sessions"
+	"hermes-exec/runner/internal/wire"
+)
+
+var errNoCheckpoint = &wire.Error{Kind: "no_checkpoint", Message: "the checkpoint is not known, or was dropped"}
+
+// checkpoint is the state of a slot at one time.
+type checkpoint struct {
+	id, slot string
+	made     chan struct{} // closed when the fields below are final
+	err      error         // why there is no checkpoint
+	result   checkpointResult
+	stack    layers.Stack // one use of each
+	sessions sessions.Saved
+
+	uses int // by the driver until it drops the checkpoint, by slots that begin with it, and by requests
+}
+
+// checkpoints holds the checkpoints of all slots.
+type checkpoints struct {
+	mu     sync.Mutex
+	all    map[string]*checkpoint
+	begins map[string]*checkpoint // to which a slot returns, by slot
+}
+
+func newCheckpoints() *checkpoints {
+	return &checkpoints{all: map[string]*checkpoint{}, begins: map[string]*checkpoint{}}
+}
+
+// begin returns the checkpoint with an id, and whether the caller has to make it.
+func (s *checkpoints) begin(id, slot string) (cp *checkpoint, isNew bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if cp = s.all[id]; cp == nil {
+		cp = &checkpoint{id: id, slot: slot, made: make(chan struct{}), uses: 1}
+		s.all[id] = cp
+		return cp, true, nil
+	}
+	if cp.slot != slot {
+		return nil, false, channel.BadRequest("checkpoint %q is of the slot %q", id, cp.slot)
+	}
+	return cp, false, nil
+}
+
+// finish publishes a checkpoint, or the reason why there is none.
+func (s *checkpoints) finish(cp *checkpoint, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if cp.err = err; err != nil {
+		delete(s.all, cp.id)
+	}
+	close(cp.made)
+}
+
+// find returns the checkpoint that a request names once it is made, or nil.
+func (s *checkpoints) find(c *channel.Conversation, params json.RawMessage) (*checkpoint, error) {
+	var p struct {
+		Checkpoint string `json:"checkpoint"`
+	}
+	if err := channel.Decode(params, &p); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	cp := s.all[p.Checkpoint]
+	s.mu.Unlock()
+	if cp == nil {
+		return nil, nil
+	}
+	select {
+	case <-cp.made:
+	case <-c.Ctx.Done():
+		return nil, channel.ErrCanceled
+	}
+	if cp.err != nil {
+		return nil, nil
+	}
+	return cp, nil
+}
+
+// use returns the checkpoint with an id, or without an id the one with which the slot began, with
+// one more use.
+func (s *checkpoints) use(slot string, id *string) (*checkpoint, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if id == nil {
+		cp := s.begins[slot]
+		if cp == nil {
+			return nil, channel.BadRequest("the slot %q began with no checkpoint", slot)
+		}
+		cp.uses++
+		return cp, nil
+	}
+	cp := s.all[*id]
+	if cp == nil {
+		return nil, errNoCheckpoint
+	}
+	select {
+	case <-cp.made:
+		cp.uses++
+		return cp, nil
+	default:
+		return nil, channel.BadRequest("checkpoint %q is not made yet", *id)
+	}
+}
+
+// hold counts a use of a checkpoint that was not dropped meanwhile.
+func (s *checkpoints) hold(cp *checkpoint) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.all[cp.id] != cp {
+		return false
+	}
+	cp.uses++
+	return true
+}
+
+// setBegin sets the checkpoint with which a slot begins, with one more use, and returns the last one,
+// whose use the caller ends.
+func (s *checkpoints) setBegin(slot string, cp *checkpoint) (last *checkpoint) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last = s.begins[slot]
+	delete(s.begins, slot)
+	if cp != nil {
+		cp.uses++
+		s.begins[slot] = cp
+	}
+	return last
+}
+
+// drop forgets a checkpoint.
+func (s *checkpoints) drop(cp *checkpoint) error {
+	s.mu.Lock()
+	known := s.all[cp.id] == cp
+	if known {
+		delete(s.all, cp.id)
+	}
+	s.mu.Unlock()
+	if !known {
+		return nil
+	}
+	return s.release(cp)
+}
+
+// release ends a use of a checkpoint, which may be nil.
+func (s *checkpoints) release(cp *checkpoint) error {
+	if cp == nil {
+		return nil
+	}
+	s.mu.Lock()
+	cp.uses--
+	unused := cp.uses == 0
+	s.mu.Unlock()
+	if !unused {
+		return nil
+	}
+	cp.sessions.Close()
+	return cp.stack.Release()
+}

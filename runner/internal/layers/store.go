@@ -1,0 +1,129 @@
+package layers
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+)
+
+// MaxStack is the largest number of layers below a slot. A lookup of a missing name visits each of
+// them, and the options of a mount with 500 fill a page.
+const MaxStack = 200
+
+// Store is the directory of a sandbox's frozen and copied layers. No tenant can reach it. A layer is
+// discarded when nobody uses it.
+type Store struct {
+	Dir     string
+	discard func(path string) error // removes a directory of the store
+
+	mu   sync.Mutex
+	next int
+}
+
+// NewStore returns a Store in dir, which it makes with the first layer. discard removes the
+// directory of a layer, however long that takes.
+func NewStore(dir string, discard func(path string) error) *Store {
+	return &Store{Dir: dir, discard: discard}
+}
+
+// Layer is the changes of a slot to some directories of the sandbox's image.
+type Layer struct {
+	ID    string // the name of its directory in the store
+	store *Store
+
+	parts []int // numbers of the directories of the image that it changes, ascending
+	uses  int   // by slots and checkpoints; guarded by store.mu
+
+	measured sync.Once
+	size     Size
+	err      error
+}
+
+// Add makes an empty layer with one use.
+func (s *Store) Add() (*Layer, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.next == 0 {
+		if err := os.MkdirAll(s.Dir, 0o700); err != nil {
+			return nil, err
+		}
+	}
+	s.next++
+	l := &Layer{ID: strconv.Itoa(s.next), store: s, uses: 1}
+	if err := os.Mkdir(filepath.Join(s.Dir, l.ID), 0o700); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// Path returns the path of the changes to directory n of the image.
+func (l *Layer) Path(n int) string { return filepath.Join(l.store.Dir, l.ID, strconv.Itoa(n)) }
+
+// AddPart records that the layer changes directory n of the image.
+func (l *Layer) AddPart(n int) {
+	l.parts = append(l.parts, n)
+	slices.Sort(l.parts)
+}
+
+// Parts returns the numbers of the directories that the layer changes, ascending.
+func (l *Layer) Parts() []int { return l.parts }
+
+// Size measures the layer, once.
+func (l *Layer) Size() (Size, error) {
+	l.measured.Do(func() {
+		for _, n := range l.parts {
+			size, err := Measure(l.Path(n), Bound{})
+			if err != nil {
+				l.err = fmt.Errorf("layer %s: %w", l.ID, err)
+				return
+			}
+			l.size.Entries += size.Entries
+			l.size.Bytes += size.Bytes
+		}
+	})
+	return l.size, l.err
+}
+
+// Stack is the layers below a slot, the oldest first.
+type Stack []*Layer
+
+// IDs returns the ids of the layers.
+func (s Stack) IDs() []string {
+	ids := make([]string, len(s))
+	for i, l := range s {
+		ids[i] = l.ID
+	}
+	return ids
+}
+
+// With returns a stack with one more layer on top. Both stacks stay usable.
+func (s Stack) With(l *Layer) Stack { return append(slices.Clone(s), l) }
+
+// Use counts one more use of each layer. Each of them must be in use.
+func (s Stack) Use() Stack {
+	for _, l := range s {
+		l.store.mu.Lock()
+		l.uses++
+		l.store.mu.Unlock()
+	}
+	return s
+}
+
+// Release ends one use of each layer and discards layers without any.
+func (s Stack) Release() error {
+	for _, l := range s {
+		l.store.mu.Lock()
+		l.uses--
+		unused := l.uses == 0
+		l.store.mu.Unlock()
+		if unused {
+			if err := l.store.discard(filepath.Join(l.store.Dir, l.ID)); err != nil {
+				return fmt.Errorf("layer %s: %w", l.ID, err)
+			}
+		}
+	}
+	return nil
+}

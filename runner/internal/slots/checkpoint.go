@@ -1,0 +1,262 @@
+package slots
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/layers"
+	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/rootfs"
+)
+
+// Layered is a slot whose changes a checkpoint can hold.
+type Layered struct{ s *slot }
+
+// Layered returns the layers of a slot, or why a checkpoint cannot hold the slot.
+func (m *Manager) Layered(id string) (*Layered, error) {
+	s, err := m.slot(id)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.gone:
+		return nil, failure("no_slot", "no slot %q", id)
+	case s.setup.View.Layer == "":
+		return nil, failure("no_layers", "a checkpoint holds a slot with a root of its own only")
+	case s.setup.View.Disk != nil:
+		return nil, failure("no_layers", "a checkpoint cannot hold a slot with a limit of its disk")
+	}
+	return &Layered{s}, nil
+}
+
+// Copy copies the slot's changes into a new layer, and returns the slot's layers with it on top, each
+// with one more use. Without changes there is no new layer. Beyond the bound the error is
+// layers.ErrTooLarge.
+func (l *Layered) Copy(ctx context.Context, bound layers.Bound) (layers.Stack, error) {
+	s := l.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gone {
+		return nil, failure("no_slot", "no slot %q", s.id)
+	}
+	changed, err := s.setup.View.Changed()
+	if err != nil {
+		return nil, fmt.Errorf("checkpoint: %w", err)
+	}
+	if len(changed) == 0 {
+		return s.stack.Use(), nil
+	}
+	left := bound
+	for _, n := range changed { // a copy that is given up costs its time
+		if err := spend(&left, bound, func() (layers.Size, error) {
+			return layers.Measure(s.setup.View.Upper(n), left)
+		}); err != nil {
+			return nil, err
+		}
+	}
+	layer, err := s.m.layers.Add()
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range changed {
+		if err := layers.Copy(ctx, s.setup.View.Upper(n), layer.Path(n), bound); err != nil {
+			return nil, errors.Join(err, layers.Stack{layer}.Release())
+		}
+		layer.AddPart(n)
+	}
+	return append(s.stack.Use(), layer), nil
+}
+
+// Frozen is the result of a freeze.
+type Frozen struct {
+	Stack  layers.Stack // the slot's layers, each with one more use
+	Killed ipc.Receipt
+	Copied bool // a file was open elsewhere
+}
+
+// Freeze ends everything in the slot, makes its changes a layer and starts a new agent, whose
+// commands start in workdir. swap gets the agent before anyone else does.
+func (l *Layered) Freeze(ctx context.Context, workdir string, swap func(*link.Agent)) (Frozen, error) {
+	s := l.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gone {
+		return Frozen{}, failure("no_slot", "no slot %q", s.id)
+	}
+	// What needs room on the disk comes first: nothing has ended yet.
+	layer, next, err := s.prepareFreeze()
+	if err != nil {
+		return Frozen{}, err
+	}
+	ctx = context.WithoutCancel(ctx) // a freeze is not cancelled halfway
+	f := Frozen{Killed: s.end(ctx)}
+	if f.Killed.Left > 0 {
+		err = fmt.Errorf("%d processes of the slot are left", f.Killed.Left)
+	} else {
+		err = s.freezeUppers(layer, next)
+	}
+	if err != nil {
+		return f, s.giveUp(errors.Join(err, layers.Stack{layer}.Release()))
+	}
+	if len(layer.Parts()) == 0 {
+		err = layers.Stack{layer}.Release()
+	} else {
+		s.stack = s.stack.With(layer)
+		s.setup.View.Stack = viewStack(s.stack)
+		for _, n := range layer.Parts() {
+			s.setup.View.Frozen = append(s.setup.View.Frozen, layer.Path(n))
+		}
+	}
+	defer func() { s.setup.View.Frozen = nil }()
+	agent, startErr := s.start(ctx)
+	if startErr != nil && ipc.AsError(startErr).Kind == isolation.InUse {
+		f.Copied = true
+		if startErr = s.replaceTop(ctx); startErr != nil {
+			return f, s.giveUp(startErr)
+		}
+		agent, startErr = s.start(ctx)
+	}
+	if err = errors.Join(err, startErr); err != nil {
+		return f, err
+	}
+	agent.SetWorkdir(workdir)
+	swap(agent)
+	f.Stack = s.stack.Use()
+	return f, nil
+}
+
+// giveUp makes the slot unusable until its reset, because nobody can prove what it holds.
+func (s *slot) giveUp(why error) error {
+	s.liveMu.Lock()
+	defer s.liveMu.Unlock()
+	s.deathError = &ipc.Error{Kind: "unclean", Message: why.Error()}
+	return s.deathError
+}
+
+// prepareFreeze makes the directories for a new layer and for the slot's further changes.
+func (s *slot) prepareFreeze() (layer *layers.Layer, next string, err error) {
+	if len(s.stack) >= layers.MaxStack {
+		return nil, "", failure("no_layers", "the slot has %d layers, the most that it can have: continue from an "+
+			"earlier checkpoint", layers.MaxStack)
+	}
+	next = filepath.Join(s.dir, "next")
+	if err := os.Mkdir(next, 0o700); err != nil {
+		return nil, "", ipc.OSError("checkpoint", next, err)
+	}
+	if layer, err = s.m.layers.Add(); err != nil {
+		return nil, "", errors.Join(ipc.OSError("checkpoint", s.m.layers.Dir, err), os.Remove(next))
+	}
+	return layer, next, nil
+}
+
+// freezeUppers moves the changes of an ended slot into a layer, and puts the empty directory next in
+// their place.
+func (s *slot) freezeUppers(layer *layers.Layer, next string) error {
+	changed, err := s.setup.View.Changed()
+	if err != nil {
+		return err
+	}
+	for _, n := range changed {
+		if err := os.Rename(s.setup.View.Upper(n), layer.Path(n)); err != nil {
+			return err
+		}
+		layer.AddPart(n)
+	}
+	waste, err := s.m.trash.Discard(s.setup.View.Layer)
+	if err != nil {
+		return err
+	}
+	s.waste = append(s.waste, waste)
+	return os.Rename(next, s.setup.View.Layer)
+}
+
+// replaceTop replaces the topmost layer, to which somebody can still write, by a copy.
+func (s *slot) replaceTop(ctx context.Context) error {
+	last := len(s.stack) - 1
+	open := s.stack[last]
+	layer, err := s.m.layers.Add()
+	if err != nil {
+		return err
+	}
+	for _, n := range open.Parts() {
+		if err := layers.Copy(ctx, open.Path(n), layer.Path(n), layers.Bound{}); err != nil {
+			return errors.Join(err, layers.Stack{layer}.Release())
+		}
+		layer.AddPart(n)
+	}
+	s.stack[last] = layer
+	s.setup.View.Stack, s.setup.View.Frozen = viewStack(s.stack), nil
+	return layers.Stack{open}.Release()
+}
+
+// spend subtracts a size from what is left of a bound.
+func spend(left *layers.Bound, bound layers.Bound, measure func() (layers.Size, error)) error {
+	size, err := measure()
+	if err != nil {
+		return err
+	}
+	if bound.Entries > 0 {
+		if left.Entries -= size.Entries; left.Entries <= 0 {
+			return layers.ErrTooLarge
+		}
+	}
+	if bound.Bytes > 0 {
+		if left.Bytes -= size.Bytes; left.Bytes <= 0 {
+			return layers.ErrTooLarge
+		}
+	}
+	return nil
+}
+
+// Restore resets the slot and sets it to a stack, of which it takes over a use of each layer.
+// Commands then start in workdir.
+func (l *Layered) Restore(ctx context.Context, stack layers.Stack, workdir string) (ResetResult, error) {
+	s := l.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gone {
+		return ResetResult{}, errors.Join(failure("no_slot", "no slot %q", s.id), stack.Release())
+	}
+	result := s.reset(ctx)
+	if !result.Clean {
+		return result, stack.Release()
+	}
+	if err := s.setStack(stack); err != nil {
+		return result, err
+	}
+	agent, err := s.start(ctx)
+	if err == nil {
+		agent.SetWorkdir(workdir)
+	}
+	return result, err
+}
+
+// setStack sets the layers below the slot, which takes over a use of each.
+func (s *slot) setStack(stack layers.Stack) error {
+	before := s.stack
+	s.stack, s.setup.View.Stack = stack, viewStack(stack)
+	return before.Release()
+}
+
+func viewStack(stack layers.Stack) []rootfs.Layer {
+	view := make([]rootfs.Layer, len(stack))
+	for i, l := range stack {
+		view[i] = rootfs.Layer{ID: l.ID, Parts: l.Parts()}
+	}
+	return view
+}
+
+// newLayerStore returns the store of a sandbox with its runner's directory.
+func newLayerStore(m *Manager) *layers.Store {
+	return layers.NewStore(filepath.Join(m.base, "layers"), func(path string) error {
+		_, err := m.trash.Discard(path)
+		return err
+	})
+}

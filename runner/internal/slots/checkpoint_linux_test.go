@@ -1,0 +1,237 @@
+package slots
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"hermes-exec/runner/internal/layers"
+	"hermes-exec/runner/internal/link"
+)
+
+func (b *sandbox) layered(slot string) *Layered {
+	b.t.Helper()
+	l, err := b.Layered(slot)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return l
+}
+
+func (b *sandbox) freeze(slot string) Frozen {
+	b.t.Helper()
+	f, err := b.layered(slot).Freeze(context.Background(), "/workspace", func(*link.Agent) {})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return f
+}
+
+func (b *sandbox) copy(slot string) layers.Stack {
+	b.t.Helper()
+	stack, err := b.layered(slot).Copy(context.Background(), layers.Bound{})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return stack
+}
+
+func (b *sandbox) restore(slot string, stack layers.Stack) {
+	b.t.Helper()
+	r, err := b.layered(slot).Restore(context.Background(), stack.Use(), "/workspace")
+	if err != nil || !r.Clean {
+		b.t.Fatalf("%+v %v", r, err)
+	}
+}
+
+// writeEverywhere changes files of the image, of the skeleton and of each directory.
+const writeEverywhere = `set -e
+mkdir -p /workspace/deep/er; echo one > /workspace/deep/er/file; ln -s er /workspace/deep/link
+echo own > /checkpoint-test; echo '# more' >> /etc/profile; rm -rf /usr/share/doc; mkdir /usr/share/doc
+mkfifo /root/fifo; chmod 4755 /workspace/deep/er/file; chown 12:34 /root; chmod 750 /root; touch -d @1234567890 /opt
+rm /etc/issue || true; setfattr -n user.mine -v yes /srv 2>/dev/null || true
+`
+
+// describeRoot prints what a tenant sees of what writeEverywhere has changed.
+const describeRoot = `cd /; for d in . workspace root opt srv usr/share etc; do
+find $d -maxdepth 1 ! -path './*' -printf '%p %y %m %U:%G %T@ %l\n'; getfattr -d $d; done 2>/dev/null | grep -E 'workspace|srv|opt|root|doc|profile|mine|^. |etc |issue|check'
+find workspace usr/share/doc -printf '%p %y %m %U:%G %T@ %l\n'|head -300; cat /etc/profile /checkpoint-test /workspace/deep/er/file`
+
+func TestInTheSandboxCheckpointHoldsTheRoot(t *testing.T) {
+	for name, take := range map[string]func(b *sandbox) layers.Stack{
+		"frozen": func(b *sandbox) layers.Stack {
+			f := b.freeze("a")
+			if f.Copied || f.Killed.Left > 0 {
+				t.Errorf("%+v", f)
+			}
+			return f.Stack
+		},
+		"copied": func(b *sandbox) layers.Stack { return b.copy("a") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, _ := ownRoot(t, "")
+			b.create(rootParams("b", ""))
+			b.create(rootParams("c", ""))
+			pristine := b.sh("b", "("+describeRoot+") 2>/dev/null | sed 's/ 0:0 [0-9.]*//' | head -c 30000; true")
+			b.sh("a", writeEverywhere)
+			want := b.sh("a", describeRoot)
+			stack := take(b)
+			if len(stack) != 1 {
+				t.Fatal(stack.IDs())
+			}
+			same := func(slot string) {
+				t.Helper()
+				if got := b.sh(slot, describeRoot); got != want {
+					t.Errorf("slot %s differs:\n%s", slot, difference(want, got))
+				}
+			}
+			same("a")
+			b.restore("b", stack)
+			b.restore("c", stack)
+			same("b")
+			b.sh("b", "rm -rf /workspace/deep /checkpoint-test; echo other > /etc/profile; echo x > /usr/share/doc/x")
+			same("c")
+			b.sh("a", "rm -rf /workspace/deep /checkpoint-test; echo a > /root/more")
+			same("c")
+			b.restore("a", stack)
+			same("a")
+			if err := stack.Release(); err != nil {
+				t.Fatal(err)
+			}
+			same("c")
+			for _, slot := range []string{"a", "b", "c"} {
+				if r, err := b.Reset(context.Background(), slot); err != nil || !r.Clean {
+					t.Fatalf("%+v %v", r, err)
+				}
+			}
+			if left, err := os.ReadDir(b.layers.Dir); err != nil || len(left) > 0 {
+				t.Errorf("layers that nobody uses are left: %v %v", left, err)
+			}
+			if got := b.sh("b", "("+describeRoot+") 2>/dev/null | sed 's/ 0:0 [0-9.]*//' | head -c 30000; true"); got != pristine {
+				t.Errorf("a reset slot differs from a new one:\n%s", difference(pristine, got))
+			}
+		})
+	}
+}
+
+// difference returns the lines that only one of two texts has.
+func difference(a, b string) string {
+	var out strings.Builder
+	for _, pair := range [][3]string{{"-", a, b}, {"+", b, a}} {
+		other := map[string]bool{}
+		for line := range strings.Lines(pair[2]) {
+			other[strings.TrimSpace(line)] = true
+		}
+		for line := range strings.Lines(pair[1]) {
+			if !other[strings.TrimSpace(line)] {
+				out.WriteString(pair[0] + strings.TrimSpace(line) + "\n")
+			}
+		}
+	}
+	return out.String()
+}
+
+// Somebody outside of the slot has a file of it open for writing.
+func TestInTheSandboxFreezeWithALateWriterIsACopy(t *testing.T) {
+	b, _ := ownRoot(t, "")
+	b.create(rootParams("b", ""))
+	b.sh("a", "echo before > /workspace/file; echo before > /root/other")
+	c, err := b.spawn("a", nil, "/bin/sh", "-c", "echo ready; exec sleep 1000 > /workspace/file")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.out.Close()
+	_, _ = c.out.Read(make([]byte, 10))
+	var late *os.File
+	for late == nil {
+		matches, _ := filepath.Glob("/proc/[0-9]*/fd/1")
+		for _, at := range matches {
+			if to, _ := os.Readlink(at); to == "/workspace/file" {
+				if late, err = os.OpenFile(at, os.O_WRONLY, 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	defer late.Close()
+	f := b.freeze("a")
+	if !f.Copied || f.Killed.Found == 0 {
+		t.Errorf("%+v", f)
+	}
+	if _, err := late.WriteString("late"); err != nil {
+		t.Fatal(err)
+	}
+	b.restore("b", f.Stack)
+	for _, slot := range []string{"a", "b"} {
+		if out := b.sh(slot, "cat /workspace/file /root/other"); out != "before" {
+			t.Errorf("%s: %q", slot, out)
+		}
+	}
+	late.Close()
+	if f := b.freeze("a"); f.Copied {
+		t.Error("without a late writer it is a copy too")
+	}
+}
+
+func TestInTheSandboxManyLayersOverEachOther(t *testing.T) {
+	b, _ := ownRoot(t, "")
+	b.create(rootParams("b", ""))
+	var stacks []layers.Stack
+	for n := range 20 {
+		b.sh("a", fmt.Sprintf("echo %d > /workspace/last; echo %d > /workspace/n%d; rm -f /workspace/n%d", n, n, n, n-3))
+		stacks = append(stacks, b.freeze("a").Stack)
+	}
+	for _, n := range []int{19, 3, 0, 11} {
+		b.restore("b", stacks[n])
+		want := fmt.Sprint(n)
+		for i := max(0, n-2); i <= n; i++ {
+			want += fmt.Sprintf(" n%d", i)
+		}
+		if out := b.sh("b", "cd /workspace; echo $(cat last) $(ls -v | grep n)"); out != want {
+			t.Errorf("%d: %q instead of %q", n, out, want)
+		}
+	}
+	for _, stack := range stacks {
+		if err := stack.Release(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out := b.sh("a", "cat /workspace/last"); out != "19" {
+		t.Error(out)
+	}
+}
+
+func TestInTheSandboxCopyBeyondItsBoundLeavesNothing(t *testing.T) {
+	b, _ := ownRoot(t, "")
+	b.sh("a", "cd /workspace; for i in $(seq 30); do echo > $i; done")
+	if _, err := b.layered("a").Copy(context.Background(), layers.Bound{Entries: 20}); !errors.Is(err, layers.ErrTooLarge) {
+		t.Error(err)
+	}
+	if left, _ := os.ReadDir(b.layers.Dir); len(left) > 0 {
+		t.Error(left)
+	}
+}
+
+// Paths that a tenant of the user root plants do not lead a later agent elsewhere.
+func TestInTheSandboxRestoreFollowsNoLinkOfATenant(t *testing.T) {
+	b, _ := ownRoot(t, "")
+	outside := t.TempDir()
+	b.sh("a", "cd /; rm -rf /workspace /tmp/*; ln -s "+outside+" /workspace; echo kept > /tmp/kept")
+	f := b.freeze("a")
+	for range 2 {
+		if _, err := b.spawn("a", nil, "/bin/true"); err == nil {
+			t.Error("a command has started in a directory that does not exist in the slot")
+		}
+		if out, err := os.ReadFile("/tmp/kept"); err == nil {
+			t.Errorf("%q of the slot is in the sandbox", out)
+		}
+		b.restore("a", f.Stack)
+	}
+	if entries, err := os.ReadDir(outside); err != nil || len(entries) > 0 {
+		t.Error(entries, err)
+	}
+}
