@@ -32,6 +32,7 @@ type agent struct {
 	user    accounts.User   // of the slot
 	table   *children.Table // the commands
 	tenants *tenants.Tenants
+	pause   tenants.Pause
 	trimmer *initproc.IdleTrimmer
 	platform
 
@@ -107,9 +108,9 @@ func (a *agent) handle(ctx context.Context, op string, m *ipc.Message) (any, []i
 	case isolation.OpStop:
 		return stopReply{a.stop()}, nil, nil
 	case ipc.OpPause:
-		return struct{}{}, nil, a.tenants.Pause()
+		return struct{}{}, nil, a.pause.Begin(a.tenants)
 	case ipc.OpResume:
-		a.tenants.Resume()
+		a.pause.End(a.tenants)
 		return struct{}{}, nil, nil
 	case ipc.OpProcesses:
 		return a.tenants.Processes(), nil, nil

@@ -19,7 +19,8 @@ type gate struct {
 type connection struct{ end context.CancelCauseFunc }
 
 // errCheckpointed is the error of connections that end with the processes of a checkpoint.
-var errCheckpointed = &wire.Error{Kind: "slot_closed", Message: "a checkpoint ended the slot's processes and connections"}
+var errCheckpointed = &wire.Error{Kind: "slot_closed",
+	Message: "a checkpoint ended the slot's processes and connections"}
 
 // Enter counts a call that can change the slot. It waits for the end of a hold. leave must follow.
 func (s *Scope) Enter(ctx context.Context) (leave func(), err error) {

@@ -98,7 +98,7 @@ func (r *Runner) slotCheckpoint(c *channel.Conversation, params json.RawMessage)
 
 // makeCheckpoint fills cp. After an error cp holds nothing.
 func (r *Runner) makeCheckpoint(ctx context.Context, p checkpointParams, cp *checkpoint) error {
-	layered, err := r.slots.Layered(p.Slot)
+	layered, err := r.slots.Layers(p.Slot)
 	if err != nil {
 		return err
 	}
@@ -152,7 +152,7 @@ func (r *Runner) makeCheckpoint(ctx context.Context, p checkpointParams, cp *che
 }
 
 // copyPaused copies the slot's changes while its processes are stopped.
-func copyPaused(ctx context.Context, scope *command.Scope, layered *slots.Layered) (layers.Stack, error) {
+func copyPaused(ctx context.Context, scope *command.Scope, layered *slots.SlotLayers) (layers.Stack, error) {
 	agent := scope.Agent()
 	if _, err := agent.Call(ctx, ipc.OpPause, struct{}{}, nil); err != nil {
 		return nil, err
@@ -166,7 +166,7 @@ func copyPaused(ctx context.Context, scope *command.Scope, layered *slots.Layere
 }
 
 // freeze ends all processes and connections and makes the slot's changes a layer of the checkpoint.
-func (r *Runner) freeze(ctx context.Context, scope *command.Scope, layered *slots.Layered, cp *checkpoint) error {
+func (r *Runner) freeze(ctx context.Context, scope *command.Scope, layered *slots.SlotLayers, cp *checkpoint) error {
 	scope.EndConnections()
 	var killed ipc.Receipt
 	// Before the agent ends, so that it reports how each command has ended.
@@ -207,7 +207,7 @@ func (r *Runner) slotRestore(c *channel.Conversation, params json.RawMessage) (a
 		return nil, err
 	}
 	defer r.release(cp)
-	layered, err := r.slots.Layered(p.Slot)
+	layered, err := r.slots.Layers(p.Slot)
 	if err != nil {
 		return nil, err
 	}

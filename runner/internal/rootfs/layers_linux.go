@@ -231,10 +231,10 @@ func makeMissing(path string, mode uint32, uid, gid int) error {
 	return nil
 }
 
-// Changed returns the numbers of the image's directories that the slot has changed above the layers
+// FindChanges returns the numbers of the image's directories that the slot has changed above the layers
 // of its stack. A directory is unchanged if its upper directory is empty and has the attributes of
 // the topmost layer.
-func (v View) Changed() ([]int, error) {
+func (v View) FindChanges() ([]int, error) {
 	var changed []int
 	for n, lower := range append([]string{v.Image.Skeleton}, v.Image.Directories...) {
 		top := v.lowers(n, lower)[0]

@@ -42,7 +42,8 @@ func (r *Registry) Save(scope *command.Scope) (Saved, error) {
 		saved[id] = s
 		if !s.memory.Reserve(size) {
 			saved.Close()
-			return nil, &ipc.Error{Kind: "exhausted", Message: "the runner has no memory left for the states of the sessions"}
+			return nil, &ipc.Error{Kind: "exhausted",
+				Message: "the runner has no memory left for the states of the sessions"}
 		}
 	}
 	return saved, nil
@@ -75,8 +76,9 @@ func (r *Registry) Continue(scope *command.Scope, saved Saved, request uint64) (
 	places := map[string]Place{}
 	for n, old := range slices.Sorted(maps.Keys(saved)) {
 		s := saved[old]
-		x := &Session{id: "s" + strconv.FormatUint(request, 10) + "-" + strconv.Itoa(n+1), scope: scope, memory: r.memory,
-			free: make(chan struct{}, 1), state: s.state.Clone(), entered: s.entered, kept: r.memory.Open()}
+		x := &Session{id: "s" + strconv.FormatUint(request, 10) + "-" + strconv.Itoa(n+1), scope: scope,
+			memory: r.memory, free: make(chan struct{}, 1), state: s.state.Clone(), entered: s.entered,
+			kept: r.memory.Open()}
 		x.kept.Force(s.memory.Balance())
 		x.free <- struct{}{}
 		r.all[x.id] = x

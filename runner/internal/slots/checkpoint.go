@@ -14,11 +14,11 @@ import (
 	"hermes-exec/runner/internal/rootfs"
 )
 
-// Layered is a slot whose changes a checkpoint can hold.
-type Layered struct{ s *slot }
+// SlotLayers is a slot whose changes a checkpoint can hold.
+type SlotLayers struct{ s *slot }
 
-// Layered returns the layers of a slot, or why a checkpoint cannot hold the slot.
-func (m *Manager) Layered(id string) (*Layered, error) {
+// Layers returns the layers of a slot, or why a checkpoint cannot hold the slot.
+func (m *Manager) Layers(id string) (*SlotLayers, error) {
 	s, err := m.slot(id)
 	if err != nil {
 		return nil, err
@@ -33,20 +33,20 @@ func (m *Manager) Layered(id string) (*Layered, error) {
 	case s.setup.View.Disk != nil:
 		return nil, failure("no_layers", "a checkpoint cannot hold a slot with a limit of its disk")
 	}
-	return &Layered{s}, nil
+	return &SlotLayers{s}, nil
 }
 
 // Copy copies the slot's changes into a new layer, and returns the slot's layers with it on top, each
 // with one more use. Without changes there is no new layer. Beyond the bound the error is
 // layers.ErrTooLarge.
-func (l *Layered) Copy(ctx context.Context, bound layers.Bound) (layers.Stack, error) {
+func (l *SlotLayers) Copy(ctx context.Context, bound layers.Bound) (layers.Stack, error) {
 	s := l.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.gone {
 		return nil, failure("no_slot", "no slot %q", s.id)
 	}
-	changed, err := s.setup.View.Changed()
+	changed, err := s.setup.View.FindChanges()
 	if err != nil {
 		return nil, fmt.Errorf("checkpoint: %w", err)
 	}
@@ -83,7 +83,7 @@ type Frozen struct {
 
 // Freeze ends everything in the slot, makes its changes a layer and starts a new agent, whose
 // commands start in workdir. swap gets the agent before anyone else does.
-func (l *Layered) Freeze(ctx context.Context, workdir string, swap func(*link.Agent)) (Frozen, error) {
+func (l *SlotLayers) Freeze(ctx context.Context, workdir string, swap func(*link.Agent)) (Frozen, error) {
 	s := l.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -159,7 +159,7 @@ func (s *slot) prepareFreeze() (layer *layers.Layer, next string, err error) {
 // freezeUppers moves the changes of an ended slot into a layer, and puts the empty directory next in
 // their place.
 func (s *slot) freezeUppers(layer *layers.Layer, next string) error {
-	changed, err := s.setup.View.Changed()
+	changed, err := s.setup.View.FindChanges()
 	if err != nil {
 		return err
 	}
@@ -217,7 +217,7 @@ func spend(left *layers.Bound, bound layers.Bound, measure func() (layers.Size, 
 
 // Restore resets the slot and sets it to a stack, of which it takes over a use of each layer.
 // Commands then start in workdir.
-func (l *Layered) Restore(ctx context.Context, stack layers.Stack, workdir string) (ResetResult, error) {
+func (l *SlotLayers) Restore(ctx context.Context, stack layers.Stack, workdir string) (ResetResult, error) {
 	s := l.s
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,9 +13,9 @@ import (
 	"hermes-exec/runner/internal/link"
 )
 
-func (b *sandbox) layered(slot string) *Layered {
+func (b *sandbox) layered(slot string) *SlotLayers {
 	b.t.Helper()
-	l, err := b.Layered(slot)
+	l, err := b.Layers(slot)
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -32,10 +32,13 @@ func (t *Tenants) Kill(request ipc.Kill) (ipc.Receipt, error) {
 }
 
 // Pause is unsupported on this system.
-func (t *Tenants) Pause() error { return errors.ErrUnsupported }
+type Pause struct{}
 
-// Resume is unsupported on this system.
-func (t *Tenants) Resume() {}
+// Begin is unsupported on this system.
+func (Pause) Begin(*Tenants) error { return errors.ErrUnsupported }
+
+// End is unsupported on this system.
+func (Pause) End(*Tenants) {}
 
 // KillAll ends the process groups of all commands.
 func (t *Tenants) KillAll() ipc.Receipt {

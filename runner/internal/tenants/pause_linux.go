@@ -18,17 +18,20 @@ const (
 	pausePause   = 500 * time.Microsecond
 )
 
-// Pause stops all processes of the slot until Resume, except those that are stopped already.
-func (t *Tenants) Pause() error {
+// Pause stops the processes of a slot for a while. Its methods are not for concurrent use.
+type Pause struct{ stopped []proc.Process }
+
+// Begin stops all processes of the slot until End, except those that are stopped already.
+func (s *Pause) Begin(t *Tenants) error {
 	var err error
-	t.threads.Do(func() { err = t.pause() })
+	t.threads.Do(func() { err = s.stop(t) })
 	if err != nil {
-		t.Resume()
+		s.End(t)
 	}
 	return err
 }
 
-func (t *Tenants) pause() error {
+func (s *Pause) stop(t *Tenants) error {
 	for began := time.Now(); ; time.Sleep(pausePause) {
 		all, err := t.snapshot()
 		if err != nil {
@@ -36,15 +39,18 @@ func (t *Tenants) pause() error {
 		}
 		running := 0
 		for _, p := range t.selectSlot(all) {
+			signalled := slices.ContainsFunc(s.stopped, func(q proc.Process) bool {
+				return q.PID == p.PID && q.Start == p.Start
+			})
 			switch {
 			case slices.Contains([]byte{'T', 't', 'Z', 'X'}, p.State):
 				continue
-			case p.State == 'D' && time.Since(began) > sleepTimeout && t.isPaused(p):
+			case p.State == 'D' && signalled && time.Since(began) > sleepTimeout:
 				continue
 			}
 			running++
-			if !t.isPaused(p) {
-				t.paused = append(t.paused, p)
+			if !signalled {
+				s.stopped = append(s.stopped, p)
 				signalProc(p, syscall.SIGSTOP)
 			}
 		}
@@ -57,16 +63,12 @@ func (t *Tenants) pause() error {
 	}
 }
 
-func (t *Tenants) isPaused(p proc.Process) bool {
-	return slices.ContainsFunc(t.paused, func(q proc.Process) bool { return q.PID == p.PID && q.Start == p.Start })
-}
-
-// Resume continues the processes that Pause has stopped.
-func (t *Tenants) Resume() {
+// End continues the processes that Begin has stopped.
+func (s *Pause) End(t *Tenants) {
 	t.threads.Do(func() {
-		for _, p := range t.paused {
+		for _, p := range s.stopped {
 			signalProc(p, syscall.SIGCONT)
 		}
-		t.paused = nil
 	})
+	s.stopped = nil
 }

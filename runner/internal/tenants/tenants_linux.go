@@ -27,7 +27,6 @@ type Tenants struct {
 	threads *threads.Pool // with the slot's user rights, to scan and signal processes
 	rooted  bool          // all processes of the tenant descend from a child of this process
 	killing sync.Mutex    // held while the whole slot is ended
-	paused  []proc.Process
 }
 
 // New returns the Tenants of a slot; the processes in table are its commands. rooted means that all
