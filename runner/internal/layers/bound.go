@@ -2,6 +2,9 @@ package layers
 
 import "errors"
 
+// ErrRefused is the error for an archive that holds anything that Pack does not write.
+var ErrRefused = errors.New("the archive of the layer is refused")
+
 // ErrTooLarge is the error for a layer beyond a Bound, or with so many directories or files with
 // several names that they take too much memory.
 var ErrTooLarge = errors.New("the layer is too large")
@@ -21,4 +24,38 @@ type Size struct {
 
 func (b Bound) isBelow(s Size) bool {
 	return b.Entries > 0 && s.Entries > b.Entries || b.Bytes > 0 && s.Bytes > b.Bytes
+}
+
+// Limits are the limits of an archive.
+type Limits struct {
+	Bound
+	// Directories are paths in the layer at which nothing but directories may be, such as those of
+	// mount points: a link there would lead a mount elsewhere.
+	Directories []string
+}
+
+// Skipped is what an archive lacks.
+type Skipped struct {
+	Count   int
+	Entries []string // path and reason of the first maxSkipped
+}
+
+const (
+	maxSkipped = 100
+	// maxPath bounds the paths in errors.
+	maxPath = 1000
+)
+
+func (s *Skipped) add(path, reason string) {
+	if s.Count++; s.Count <= maxSkipped {
+		s.Entries = append(s.Entries, shorten(path)+": "+reason)
+	}
+}
+
+// shorten bounds a path in a message.
+func shorten(path string) string {
+	if len(path) > maxPath {
+		path = path[:maxPath/2] + "…" + path[len(path)-maxPath/2:]
+	}
+	return path
 }

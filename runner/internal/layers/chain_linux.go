@@ -8,8 +8,6 @@ import (
 const (
 	// maxOpen is how many directories of one chain are open at once, besides the first.
 	maxOpen = 32
-	// maxPath bounds the paths in errors.
-	maxPath = 1000
 )
 
 // errChanged is the error for a tree that another process changes.
@@ -96,11 +94,7 @@ func (c *chain) path(name string) string {
 	if name != "" {
 		names = append(names, name)
 	}
-	path := strings.Join(names, "/")
-	if len(path) > maxPath {
-		path = path[:maxPath/2] + "…" + path[len(path)-maxPath/2:]
-	}
-	return path
+	return shorten(strings.Join(names, "/"))
 }
 
 // fileID identifies a file for as long as it exists.

@@ -71,7 +71,7 @@ func (c *copier) leave(d *directory) error {
 	if err != nil {
 		return err
 	}
-	return c.setMetadata(to.fd, d.fd, &d.stat)
+	return c.metadata(to.fd, d.fd, &d.stat)
 }
 
 func (c *copier) entry(dir int, name string) error {
@@ -135,23 +135,29 @@ func (c *copier) file(dir int, name string, to int, seen *syscall.Stat_t) error 
 	if err := c.contents(out, in, st.Size); err != nil {
 		return err
 	}
-	return c.setMetadata(out, in, &st)
+	return c.metadata(out, in, &st)
 }
 
-// setMetadata gives an open copy owner, mode, attributes and times, in this order: a new owner
+// metadata gives an open copy what its source has besides its contents.
+func (c *copier) metadata(out, in int, st *syscall.Stat_t) error {
+	return setMetadata(out, st, func() error {
+		return c.xattrs.each(in, func(name string, value []byte) error { return setXattr(out, name, value) })
+	})
+}
+
+// setMetadata gives an open entry owner, mode, attributes and times, in this order: a new owner
 // clears set-user-id bits and capabilities.
-func (c *copier) setMetadata(out, in int, st *syscall.Stat_t) error {
-	if err := syscall.Fchown(out, int(st.Uid), int(st.Gid)); err != nil {
+func setMetadata(fd int, st *syscall.Stat_t, setAttributes func() error) error {
+	if err := syscall.Fchown(fd, int(st.Uid), int(st.Gid)); err != nil {
 		return err
 	}
-	if err := syscall.Fchmod(out, st.Mode&0o7777); err != nil {
+	if err := syscall.Fchmod(fd, st.Mode&0o7777); err != nil {
 		return err
 	}
-	err := c.xattrs.each(in, func(name string, value []byte) error { return setXattr(out, name, value) })
-	if err != nil {
+	if err := setAttributes(); err != nil {
 		return err
 	}
-	return setTimes(out, "", [2]syscall.Timespec{st.Atim, st.Mtim})
+	return setTimes(fd, "", [2]syscall.Timespec{st.Atim, st.Mtim})
 }
 
 func copySymlink(dir int, name string, to int, st *syscall.Stat_t) error {

@@ -1,6 +1,7 @@
 package layers
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io/fs"
@@ -120,7 +121,7 @@ func TestMeasureStopsAtTheBound(t *testing.T) {
 func TestCopyOfDeepTreeNeedsFewDescriptors(t *testing.T) {
 	dir := layerDir(t)
 	must(t, os.Mkdir(dir+"/from", 0o755))
-	const levels = 5_000
+	const levels = 1_000
 	nest(t, dir+"/from", strings.Repeat("d", 200), levels)
 	var most atomic.Int64
 	done, ended := make(chan struct{}), make(chan struct{})
@@ -176,7 +177,7 @@ func TestCopyReportsTheEntryOnce(t *testing.T) {
 func TestCanceledCopyLeavesNothing(t *testing.T) {
 	dir := layerDir(t)
 	must(t, os.Mkdir(dir+"/from", 0o755))
-	nest(t, dir+"/from", "d", 3_000)
+	nest(t, dir+"/from", "d", 1_000)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := Copy(ctx, dir+"/from", dir+"/to", Bound{}); !errors.Is(err, context.Canceled) {
@@ -265,4 +266,29 @@ func TestCopyWithoutCloneOrRangeIsTheSame(t *testing.T) {
 	must(t, w.run(dir+"/from", c))
 	c.store.close()
 	requireEqual(t, want, describe(t, dir+"/to"))
+}
+
+func TestCopyToAFullDiskFailsAndLeavesNothing(t *testing.T) {
+	dir := layerDir(t)
+	must(t, os.MkdirAll(dir+"/from/sub", 0o755))
+	must(t, os.WriteFile(dir+"/from/sub/file", bytes.Repeat([]byte("x"), 1<<20), 0o644))
+	must(t, os.Mkdir(dir+"/disk", 0o755))
+	for _, options := range []string{"size=512k", "nr_inodes=3"} {
+		if err := syscall.Mount("layers", dir+"/disk", "tmpfs", 0, options); err != nil {
+			t.Skipf("mounts: %v", err)
+		}
+		err := Copy(t.Context(), dir+"/from", dir+"/disk/to", Bound{})
+		var failed *fs.PathError
+		if !errors.As(err, &failed) || !errors.Is(err, syscall.ENOSPC) || failed.Path != "sub/file" {
+			t.Errorf("%s: %v", options, err)
+		}
+		requireGone(t, dir+"/disk/to")
+		archive := pack(t, dir+"/from")
+		err = Unpack(t.Context(), bytes.NewReader(archive), dir+"/disk/to", Limits{})
+		if !errors.As(err, &failed) || !errors.Is(err, syscall.ENOSPC) || failed.Path != "sub/file" {
+			t.Errorf("%s: %v", options, err)
+		}
+		requireGone(t, dir+"/disk/to")
+		must(t, syscall.Unmount(dir+"/disk", 0))
+	}
 }

@@ -5,6 +5,7 @@ package layers
 import (
 	"context"
 	"errors"
+	"io"
 )
 
 // Measure is unsupported on this system.
@@ -12,3 +13,11 @@ func Measure(string, Bound) (Size, error) { return Size{}, errors.ErrUnsupported
 
 // Copy is unsupported on this system.
 func Copy(context.Context, string, string, Bound) error { return errors.ErrUnsupported }
+
+// Pack is unsupported on this system.
+func Pack(context.Context, string, io.Writer) (Skipped, error) {
+	return Skipped{}, errors.ErrUnsupported
+}
+
+// Unpack is unsupported on this system.
+func Unpack(context.Context, io.Reader, string, Limits) error { return errors.ErrUnsupported }

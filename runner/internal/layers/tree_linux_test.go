@@ -161,7 +161,8 @@ func makeTree(t testing.TB, dir string) map[string]string {
 	must(t, syscall.Mknod(at("a/b/removed"), syscall.S_IFCHR, 0))
 	must(t, os.Link(at("a/b/removed"), at("a/b/removed too")))
 	for name, attributes := range map[string]map[string]string{
-		"a/file":    {"user.text": "value", "user.empty": "", "user.a=b%c": "\x00\xff"},
+		"a/file": {"user.text": "value", "user.empty": "", "user.a=b%c": "\x00\xff",
+			"user.long": strings.Repeat("v", 2000)},
 		"a/large":   {"user.overlay.overlay.opaque": "y"},
 		"replaced":  {"user.overlay.opaque": "y", "user.dir": "value"},
 		"fifo":      {"system.posix_acl_access": string(acl(1234, 6))},

@@ -28,22 +28,23 @@ type xattrReader struct {
 }
 
 func newXattrReader(wanted func(name string) bool) *xattrReader {
-	return &xattrReader{wanted: wanted, names: make([]byte, maxXattr), value: make([]byte, maxXattr)}
+	const usual = 1 << 10 // the kernel clears as much memory as it may fill
+	return &xattrReader{wanted: wanted, names: make([]byte, usual), value: make([]byte, usual)}
 }
 
 // each calls do for the wanted attributes of an open file. The value is valid during the call.
 func (x *xattrReader) each(fd int, do func(name string, value []byte) error) error {
-	list := func() (int, error) {
-		return count(syscall.Syscall(syscall.SYS_FLISTXATTR, uintptr(fd), uintptr(unsafe.Pointer(&x.names[0])),
-			maxXattr))
+	list := func(buffer []byte) (int, error) {
+		return count(syscall.Syscall(syscall.SYS_FLISTXATTR, uintptr(fd), uintptr(unsafe.Pointer(&buffer[0])),
+			uintptr(len(buffer))))
 	}
-	get := func(name string) (int, error) {
+	get := func(name string, buffer []byte) (int, error) {
 		p, err := syscall.BytePtrFromString(name)
 		if err != nil {
 			return 0, err
 		}
 		return count(syscall.Syscall6(syscall.SYS_FGETXATTR, uintptr(fd), uintptr(unsafe.Pointer(p)),
-			uintptr(unsafe.Pointer(&x.value[0])), maxXattr, 0, 0))
+			uintptr(unsafe.Pointer(&buffer[0])), uintptr(len(buffer)), 0, 0))
 	}
 	return x.read(list, get, do)
 }
@@ -51,14 +52,14 @@ func (x *xattrReader) each(fd int, do func(name string, value []byte) error) err
 // eachOfHandle is each for an entry that is not open, but has a handle.
 func (x *xattrReader) eachOfHandle(fd int, do func(name string, value []byte) error) error {
 	path := handlePath(fd)
-	list := func() (int, error) { return syscall.Listxattr(path, x.names) }
-	get := func(name string) (int, error) { return syscall.Getxattr(path, name, x.value) }
+	list := func(buffer []byte) (int, error) { return syscall.Listxattr(path, buffer) }
+	get := func(name string, buffer []byte) (int, error) { return syscall.Getxattr(path, name, buffer) }
 	return x.read(list, get, do)
 }
 
-func (x *xattrReader) read(list func() (int, error), get func(name string) (int, error),
+func (x *xattrReader) read(list func([]byte) (int, error), get func(string, []byte) (int, error),
 	do func(name string, value []byte) error) error {
-	n, err := list()
+	n, err := fill(&x.names, list)
 	if errors.Is(err, syscall.ENOTSUP) {
 		return nil
 	}
@@ -69,7 +70,7 @@ func (x *xattrReader) read(list func() (int, error), get func(name string) (int,
 		if len(name) == 0 || !x.wanted(string(name)) {
 			continue
 		}
-		size, err := get(string(name))
+		size, err := fill(&x.value, func(buffer []byte) (int, error) { return get(string(name), buffer) })
 		if err != nil {
 			return err
 		}
@@ -78,6 +79,16 @@ func (x *xattrReader) read(list func() (int, error), get func(name string) (int,
 		}
 	}
 	return nil
+}
+
+// fill calls read, and again with the largest buffer if the buffer is too small.
+func fill(buffer *[]byte, read func([]byte) (int, error)) (int, error) {
+	n, err := read(*buffer)
+	if errors.Is(err, syscall.ERANGE) && len(*buffer) < maxXattr {
+		*buffer = make([]byte, maxXattr)
+		return read(*buffer)
+	}
+	return n, err
 }
 
 func setXattr(fd int, name string, value []byte) error {
