@@ -173,7 +173,7 @@ func (r *Runner) freeze(ctx context.Context, scope *command.Scope, layered *slot
 	if _, err := scope.Agent().Call(context.WithoutCancel(ctx), ipc.OpKillAll, struct{}{}, &killed); err != nil {
 		return err
 	}
-	scope.Spills.CloseFiles()
+	r.processes.CloseFiles(scope)
 	frozen, err := layered.Freeze(ctx, string(cp.result.Workdir), func(agent *link.Agent) { scope.SetAgent(agent) })
 	killed.Add(frozen.Killed)
 	if err != nil {

@@ -234,6 +234,26 @@ func (l *Log) End() {
 	l.changed.Broadcast()
 }
 
+// CloseFile gives up the file: its last bytes stay in memory.
+func (l *Log) CloseFile() {
+	l.mu.Lock()
+	file := l.file
+	if file == nil || l.closed {
+		l.mu.Unlock()
+		return
+	}
+	last := make([]byte, min(l.total-l.first, int64(min(memorySize, l.limit))))
+	kept := file.readRing(l.total-int64(len(last)), last)
+	l.empty()
+	if kept && l.recent.reserve(len(last)) {
+		l.recent.write(last)
+	}
+	l.file, l.noFile = nil, true
+	l.forgetOlder()
+	l.mu.Unlock()
+	file.remove()
+}
+
 // Close ends every wait and frees the memory.
 func (l *Log) Close() { l.close() }
 

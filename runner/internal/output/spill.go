@@ -82,21 +82,6 @@ func (s *Spills) shrink(keep *spillFile) {
 	}
 }
 
-// CloseFiles gives up the open files. Their logs keep what they have in memory.
-func (s *Spills) CloseFiles() {
-	s.mu.Lock()
-	var open []*spillFile
-	for _, f := range s.files {
-		if f.isOpen() {
-			open = append(open, f)
-		}
-	}
-	s.mu.Unlock()
-	for _, f := range open {
-		f.remove()
-	}
-}
-
 func (s *Spills) forget(f *spillFile) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

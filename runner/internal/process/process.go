@@ -84,6 +84,22 @@ func (r *Registry) EndSlot(scope *command.Scope) {
 	r.history.Forget(scope)
 }
 
+// CloseFiles gives up the files with the output of a scope's processes: of each stream the last bytes
+// stay in memory.
+func (r *Registry) CloseFiles(scope *command.Scope) {
+	r.mu.Lock()
+	var logs []*output.Log
+	for _, p := range r.all {
+		if p.scope == scope {
+			logs = append(logs, p.logs[output.Stdout], p.logs[output.Stderr])
+		}
+	}
+	r.mu.Unlock()
+	for _, log := range logs {
+		log.CloseFile()
+	}
+}
+
 func seconds(t time.Time) float64 { return float64(t.UnixMicro()) / 1e6 }
 
 // Adopt makes a process of a started command, or an ended process of a command that could not be

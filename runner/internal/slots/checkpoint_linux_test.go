@@ -57,9 +57,9 @@ rm /etc/issue || true; setfattr -n user.mine -v yes /srv 2>/dev/null || true
 `
 
 // describeRoot prints what a tenant sees of what writeEverywhere has changed.
-const describeRoot = `cd /; for d in . workspace root opt srv usr/share etc; do
+const describeRoot = `cd /; (for d in . workspace root opt srv usr/share etc; do
 find $d -maxdepth 1 ! -path './*' -printf '%p %y %m %U:%G %T@ %l\n'; getfattr -d $d; done 2>/dev/null | grep -E 'workspace|srv|opt|root|doc|profile|mine|^. |etc |issue|check'
-find workspace usr/share/doc -printf '%p %y %m %U:%G %T@ %l\n'|head -300; cat /etc/profile /checkpoint-test /workspace/deep/er/file`
+find workspace usr/share/doc -printf '%p %y %m %U:%G %T@ %l\n'| head -300) | sort; cat /etc/profile /checkpoint-test /workspace/deep/er/file`
 
 func TestInTheSandboxCheckpointHoldsTheRoot(t *testing.T) {
 	for name, take := range map[string]func(b *sandbox) layers.Stack{

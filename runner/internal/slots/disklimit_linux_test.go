@@ -11,6 +11,7 @@ import (
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/limits"
+	"hermes-exec/runner/internal/testsandbox"
 )
 
 func diskParams(slot string, sizeMB int64) CreateParams {
@@ -126,7 +127,7 @@ func TestDiskOfASlotLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.waitFor(gone)
-	if table := mountTable(); strings.Contains(table, b.base) {
+	if table := testsandbox.MountTable(); strings.Contains(table, b.base) {
 		t.Error("a mount is left")
 	}
 }

@@ -13,73 +13,19 @@ import (
 	"hermes-exec/runner/internal/initproc"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/testsandbox"
 )
-
-const inTestSandbox = "HERMES_EXEC_TEST_SANDBOX"
-
-// enterTestSandbox makes this process the first process of a pid namespace that stands for a
-// sandbox: a slot of level exclusive owns everything that it can see.
-func enterTestSandbox() {
-	if os.Getenv(inTestSandbox) == "" {
-		return
-	}
-	if os.Getpid() != 1 || os.Getppid() != 0 {
-		fmt.Println("not in a pid namespace of its own")
-		os.Exit(1)
-	}
-	os.Unsetenv(inTestSandbox)
-	mustMount := func(err error) {
-		if err != nil {
-			fmt.Println(err)
-			os.Exit(1)
-		}
-	}
-	mustMount(syscall.Mount("none", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""))
-	mustMount(syscall.Mount("proc", "/proc", "proc", 0, ""))
-	// Mounts of engines and of other tests come and go with their directories, here too.
-	for _, line := range strings.Split(mountTable(), "\n") {
-		f := strings.Fields(line)
-		if len(f) > 4 && slices.ContainsFunc([]string{"/var/lib", "/run", "/tmp", "/var/tmp"},
-			func(dir string) bool { return isInside(f[4], dir) }) {
-			_ = syscall.Unmount(f[4], syscall.MNT_DETACH)
-		}
-	}
-	for _, dir := range []string{"/tmp", "/dev/shm", "/var/tmp"} {
-		mustMount(syscall.Mount("tmpfs", dir, "tmpfs", 0, ""))
-	}
-	initproc.ReapOrphans()
-}
-
-func mountTable() string {
-	table, _ := os.ReadFile("/proc/self/mountinfo")
-	return string(table)
-}
 
 func TestExclusiveSandbox(t *testing.T) {
 	if probed().Method != isolation.MethodDirect {
 		t.Skip("no namespaces can be made for it")
 	}
-	args := []string{"-test.run=InTheSandbox", "-test.count=1"}
-	if testing.Verbose() {
-		args = append(args, "-test.v")
-	}
-	cmd := exec.Command("/proc/self/exe", args...)
-	cmd.Env = append(os.Environ(), inTestSandbox+"=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWIPC, Pdeathsig: syscall.SIGKILL}
-	out, err := cmd.CombinedOutput()
-	if testing.Verbose() {
-		t.Logf("%s", out)
-	}
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	testsandbox.Run(t)
 }
 
 func exclusiveSandbox(t *testing.T, user string) (*sandbox, SlotFacts) {
 	t.Helper()
-	if os.Getpid() != 1 {
-		t.Skip("runs inside TestExclusiveSandbox")
-	}
+	testsandbox.Skip(t)
 	b := newSandbox(t, probed())
 	return b, b.create(CreateParams{Slot: "a", Level: isolation.Exclusive, Network: true, User: user})
 }
@@ -182,9 +128,7 @@ func TestInTheSandboxIsNotReset(t *testing.T) {
 }
 
 func TestInTheSandboxWorkspaceIsWhereItIsAskedFor(t *testing.T) {
-	if os.Getpid() != 1 {
-		t.Skip("runs inside TestExclusiveSandbox")
-	}
+	testsandbox.Skip(t)
 	for _, want := range []string{"/workspace", "/workspace2"} {
 		b := newSandbox(t, probed())
 		facts := b.create(CreateParams{Slot: "a", Level: isolation.Exclusive, Network: true, User: "nobody",

@@ -10,15 +10,14 @@ import (
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/limits"
+	"hermes-exec/runner/internal/testsandbox"
 )
 
 // ownRoot is a sandbox whose slots have roots of their own over this machine's
 // files, and the slot "a" of a user.
 func ownRoot(t *testing.T, user string) (*sandbox, SlotFacts) {
 	t.Helper()
-	if os.Getpid() != 1 {
-		t.Skip("runs inside TestExclusiveSandbox")
-	}
+	testsandbox.Skip(t)
 	b := newSandbox(t, probed())
 	if _, err := b.ownRootImage(false); err != nil {
 		t.Skip(err)
@@ -128,9 +127,7 @@ func TestInTheSandboxOwnRootFollowsNoLinkToDescriptors(t *testing.T) {
 }
 
 func TestInTheSandboxOwnRootLimitsProcesses(t *testing.T) {
-	if os.Getpid() != 1 {
-		t.Skip("runs inside TestExclusiveSandbox")
-	}
+	testsandbox.Skip(t)
 	if !limits.HasOwnPIDLimit() {
 		t.Skip("this kernel has one highest process number for the whole machine")
 	}

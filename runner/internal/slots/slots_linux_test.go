@@ -19,6 +19,7 @@ import (
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/proc"
+	"hermes-exec/runner/internal/testsandbox"
 )
 
 func TestMain(m *testing.M) {
@@ -32,7 +33,7 @@ func TestMain(m *testing.M) {
 	}
 	// As in the runner, this process is undumpable, and its children must work all the same.
 	initproc.Init(initproc.Options{Subreaper: true})
-	enterTestSandbox()
+	testsandbox.Enter()
 	os.Exit(m.Run())
 }
 

@@ -25,6 +25,7 @@ import (
 	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/serve"
 	"hermes-exec/runner/internal/slots"
+	"hermes-exec/runner/internal/testsandbox"
 	"hermes-exec/runner/internal/wire"
 )
 
@@ -36,6 +37,7 @@ func Main(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "agent" {
 		os.Exit(agent.Main(os.Args[2:]))
 	}
+	testsandbox.Enter()
 	// Directories that a slot's user may not enter would be in the way.
 	_ = os.Setenv("PATH", "/usr/local/bin:/usr/bin:/bin")
 	initproc.Init(initproc.Options{Threads: 8, Subreaper: true})
