@@ -2,15 +2,11 @@ package slots
 
 import (
 	"context"
-	"fmt"
 	"os"
-	"os/exec"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
-	"hermes-exec/runner/internal/initproc"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/testsandbox"

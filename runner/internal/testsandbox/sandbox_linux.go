@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"hermes-exec/runner/internal/bounded"
 	"hermes-exec/runner/internal/initproc"
 )
 
@@ -49,7 +50,7 @@ func Enter() {
 
 // MountTable returns the mounts of this process.
 func MountTable() string {
-	table, _ := os.ReadFile("/proc/self/mountinfo")
+	table, _ := bounded.ReadWhole("/proc/self/mountinfo", bounded.TableSize)
 	return string(table)
 }
 
@@ -62,8 +63,8 @@ func Run(t *testing.T) {
 	}
 	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.Env = append(os.Environ(), variable+"=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWIPC,
-		Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL,
+		Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWIPC}
 	out, err := cmd.CombinedOutput()
 	if testing.Verbose() {
 		t.Logf("%s", out)
