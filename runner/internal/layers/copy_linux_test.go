@@ -87,7 +87,7 @@ func TestBoundCountsNamesAndData(t *testing.T) {
 		t.Errorf("%v %v", size, err)
 	}
 	for _, enough := range []bool{true, false} {
-		bounds := []Bound{{Entries: 5}, {Bytes: want.Bytes}, {Entries: 5, Bytes: want.Bytes}}
+		bounds := []Bound{{Entries: 5}, {Bytes: want.Bytes}, Bound(want)}
 		if !enough {
 			bounds = []Bound{{Entries: 4}, {Bytes: want.Bytes - 1}, {Entries: 1, Bytes: 1 << 40}}
 		}
@@ -200,58 +200,101 @@ func TestCanceledCopyLeavesNothing(t *testing.T) {
 	requireGone(t, dir+"/to")
 }
 
-func TestCopyReadsNothingOutsideOfAChangingTree(t *testing.T) {
-	dir := layerDir(t)
-	must(t, os.MkdirAll(dir+"/outside/sub", 0o755))
+// makeSecret makes a directory that no copy may read, beside an empty one to copy.
+func makeSecret(t *testing.T) (dir string) {
+	t.Helper()
+	dir = layerDir(t)
+	for _, name := range []string{"/outside/sub", "/from"} {
+		must(t, os.MkdirAll(dir+name, 0o755))
+	}
 	for _, name := range []string{"/outside/file", "/outside/sub/file"} {
 		must(t, os.WriteFile(dir+name, []byte("secret"), 0o644))
 	}
-	must(t, os.MkdirAll(dir+"/from/a/sub", 0o755))
-	nest(t, dir+"/from/a/sub", "deep", 2*maxOpen)
-	must(t, os.WriteFile(dir+"/from/a/file", []byte("own"), 0o644))
-	must(t, os.Mkdir(dir+"/from/b", 0o755))
-	must(t, os.Symlink(dir+"/outside", dir+"/from/b/a"))
-	must(t, os.Symlink(dir+"/outside/file", dir+"/from/b/file"))
-	stop, ended := make(chan struct{}), make(chan struct{})
-	go func() { // exchanges a directory and a file with links, and moves directories out of the others
-		defer close(ended)
-		moves := [][2]string{{"from/a", "spare"}, {"from/b/a", "from/a"}, {"from/a", "from/b/a"}, {"spare", "from/a"},
-			{"from/a/file", "spare"}, {"from/b/file", "from/a/file"}, {"from/a/file", "from/b/file"},
-			{"spare", "from/a/file"},
-			{"from/a/sub/deep", "outside/deep"}, {"outside/deep", "from/a/sub/deep"}}
-		for {
-			for _, move := range moves {
-				must(t, os.Rename(filepath.Join(dir, move[0]), filepath.Join(dir, move[1])))
-			}
-			select {
-			case <-stop:
-				return
-			default:
-			}
+	return dir
+}
+
+// changing does something to the tree before the first entry is copied.
+type changing struct {
+	*copier
+	do func()
+}
+
+func (c *changing) entry(dir int, name string) error {
+	if c.do != nil {
+		c.do()
+		c.do = nil
+	}
+	return c.copier.entry(dir, name)
+}
+
+func TestCopyFollowsNoLinkThatReplacesADirectory(t *testing.T) {
+	dir := makeSecret(t)
+	must(t, os.Mkdir(dir+"/from/sub", 0o755))
+	must(t, os.WriteFile(dir+"/from/first", nil, 0o644))
+	must(t, os.Mkdir(dir+"/to", 0o700))
+	c := newCopier(t.Context(), Bound{})
+	must(t, c.to.start(dir+"/to"))
+	defer c.to.close()
+	w := walk{ctx: t.Context(), op: "copy"}
+	err := w.run(dir+"/from", &changing{c, func() {
+		must(t, os.Rename(dir+"/from/sub", dir+"/from/old"))
+		must(t, os.Symlink(dir+"/outside", dir+"/from/sub"))
+	}})
+	var failed *fs.PathError
+	if !errors.As(err, &failed) || failed.Path != "sub" || failed.Err != syscall.ENOTDIR {
+		t.Error(err)
+	}
+	requireGone(t, dir+"/to/sub")
+}
+
+func TestCopyReadsNoFileThatReplacesAnother(t *testing.T) {
+	for name, replace := range map[string]func(dir string) error{
+		"link":      func(dir string) error { return os.Symlink(dir+"/outside/file", dir+"/from/file") },
+		"file":      func(dir string) error { return os.Link(dir+"/outside/file", dir+"/from/file") },
+		"FIFO":      func(dir string) error { return syscall.Mkfifo(dir+"/from/file", 0o600) },
+		"directory": func(dir string) error { return os.Mkdir(dir+"/from/file", 0o700) },
+	} {
+		dir := makeSecret(t)
+		must(t, os.WriteFile(dir+"/from/file", []byte("own"), 0o644))
+		var seen syscall.Stat_t
+		must(t, syscall.Lstat(dir+"/from/file", &seen))
+		must(t, os.Rename(dir+"/from/file", dir+"/old"))
+		must(t, replace(dir))
+		from, err := os.Open(dir + "/from")
+		must(t, err)
+		to, err := os.Open(dir)
+		must(t, err)
+		err = newCopier(t.Context(), Bound{}).file(int(from.Fd()), "file", int(to.Fd()), &seen)
+		if !errors.Is(err, syscall.ELOOP) && !errors.Is(err, errChanged) {
+			t.Errorf("%s: %v", name, err)
 		}
-	}()
-	failures, copies := 0, 0
-	for until := time.Now().Add(time.Second); time.Now().Before(until); {
-		if err := Copy(t.Context(), dir+"/from", dir+"/to", Bound{}); err != nil {
-			failures++
-			requireGone(t, dir+"/to")
+		requireGone(t, dir+"/file")
+		_ = from.Close()
+		_ = to.Close()
+	}
+}
+
+func TestCopyLeavesNoTreeWhoseDirectoriesMove(t *testing.T) {
+	dir := makeSecret(t)
+	nest(t, dir+"/from", "d", 2*maxOpen)
+	var c chain
+	defer c.close()
+	must(t, c.start(dir+"/from"))
+	for range 2 * maxOpen {
+		must(t, c.push("d"))
+	}
+	moved := dir + "/from" + strings.Repeat("/d", maxOpen/2)
+	must(t, os.Rename(moved, dir+"/outside/d"))
+	for level := 2 * maxOpen; ; level-- {
+		d, err := c.pop()
+		_ = syscall.Close(d.fd)
+		if err == nil && level > maxOpen/2 {
 			continue
 		}
-		copies++
-		must(t, filepath.WalkDir(dir+"/to", func(at string, e fs.DirEntry, err error) error {
-			if err == nil && e.Type().IsRegular() {
-				if content, _ := os.ReadFile(at); string(content) == "secret" {
-					t.Errorf("%s was copied", at)
-				}
-			}
-			return err
-		}))
-		removeTree(dir + "/to")
-	}
-	close(stop)
-	<-ended
-	if failures == 0 || copies == 0 {
-		t.Logf("%d copies, %d failures", copies, failures)
+		if level != maxOpen/2 || !errors.Is(err, errChanged) {
+			t.Errorf("level %d: %v", level, err)
+		}
+		return
 	}
 }
 
