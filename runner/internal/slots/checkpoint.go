@@ -71,7 +71,7 @@ func (l *SlotLayers) Copy(ctx context.Context, bound layers.Bound) (layers.Stack
 		}
 		layer.AddPart(n)
 	}
-	return append(s.stack.Use(), layer), nil
+	return s.stack.Use().With(layer), nil
 }
 
 // Frozen is the result of a freeze.

@@ -7,10 +7,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"hermes-exec/runner/internal/layers"
 	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/testsandbox"
 )
 
 func (b *sandbox) layered(slot string) *SlotLayers {
@@ -233,5 +235,81 @@ func TestInTheSandboxRestoreFollowsNoLinkOfATenant(t *testing.T) {
 	}
 	if entries, err := os.ReadDir(outside); err != nil || len(entries) > 0 {
 		t.Error(entries, err)
+	}
+}
+
+func TestInTheSandboxCopiesDoNotShareTheirStack(t *testing.T) {
+	b, _ := ownRoot(t, "")
+	for n := range 3 {
+		b.sh("a", fmt.Sprintf("echo %d > /workspace/n%d", n, n))
+		b.freeze("a")
+	}
+	b.sh("a", "echo first > /workspace/file")
+	first := b.copy("a")
+	before := fmt.Sprint(first.IDs())
+	b.sh("a", "echo second > /workspace/file")
+	second := b.copy("a")
+	if after := fmt.Sprint(first.IDs()); after != before || fmt.Sprint(second.IDs()) == before {
+		t.Error(before, after, second.IDs())
+	}
+	b.restore("a", first)
+	if out := b.sh("a", "cat /workspace/file"); out != "first" {
+		t.Error(out)
+	}
+}
+
+// fullSandbox is ownRoot with little room for the files of slots.
+func fullSandbox(t *testing.T, options string) *sandbox {
+	t.Helper()
+	testsandbox.Skip(t)
+	base := passableDir(t)
+	if err := syscall.Mount("tmpfs", base, "tmpfs", 0, options); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Unmount(base, syscall.MNT_DETACH) })
+	m, err := NewManager(filepath.Join(base, "runner"), probed(), os.Args[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close(context.Background()) })
+	b := sandboxOf(t, m)
+	if _, err := b.ownRootImage(false); err != nil {
+		t.Skip(err)
+	}
+	b.create(rootParams("a", ""))
+	return b
+}
+
+func TestInTheSandboxCheckpointsOnAFullDisk(t *testing.T) {
+	for name, full := range map[string]struct{ options, fill string }{
+		"bytes":  {"size=24m,mode=711", "head -c 9000000 /dev/zero > file; head -c 100m /dev/zero > rest 2>/dev/null; ls -s"},
+		"inodes": {"nr_inodes=2000,mode=711", "i=0; while mkdir d$i 2>/dev/null; do i=$((i+1)); done; ls | wc -l"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := fullSandbox(t, full.options)
+			b.sh("a", "echo old > /workspace/old")
+			before := b.freeze("a").Stack
+			want := b.sh("a", "cd /workspace; "+full.fill)
+			_, err := b.layered("a").Copy(context.Background(), layers.Bound{})
+			if !errors.Is(err, syscall.ENOSPC) {
+				t.Errorf("a copy on a full disk: %v", err)
+			}
+			if left, _ := os.ReadDir(b.layers.Dir); len(left) != 1 {
+				t.Error("a part of a copy is left:", left)
+			}
+			if out := b.sh("a", "cat /workspace/old"); out != "old" {
+				t.Error(out)
+			}
+			f, err := b.layered("a").Freeze(context.Background(), "/workspace", func(*link.Agent) {})
+			t.Log(want, err)
+			if err != nil && !errors.Is(err, syscall.ENOSPC) && kind(err) != "exhausted " && kind(err) != "os ENOSPC" {
+				t.Errorf("a freeze on a full disk: %s %v", kind(err), err)
+			}
+			b.restore("a", before)
+			if err := f.Stack.Release(); err != nil {
+				t.Fatal(err)
+			}
+			b.sh("a", "until echo new > /workspace/new; do :; done 2>/dev/null; cat /workspace/old")
+		})
 	}
 }
