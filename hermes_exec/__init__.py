@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         AcquireTimeout,
         BackendUnavailable,
         ChannelLost,
+        CheckpointLost,
         CommandFailed,
         ConfigError,
         ErrorCause,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         ProtocolError,
         QuotaExceeded,
         SandboxDied,
+        SlotBusy,
         SlotClosed,
     )
     from hermes_exec.pool.pool import SandboxPool
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
         TreeCopied,
         Usage,
     )
+    from hermes_exec.slot.checkpoint import Checkpoint, LayerSize
     from hermes_exec.slot.files import Files
     from hermes_exec.slot.network import Connection, ExposedPort, Forward, SlotListener
     from hermes_exec.slot.process import Process
@@ -80,6 +83,8 @@ __all__ = [
     "BackendConfig",
     "BackendUnavailable",
     "ChannelLost",
+    "Checkpoint",
+    "CheckpointLost",
     "CommandFailed",
     "ConfigError",
     "Connection",
@@ -100,6 +105,7 @@ __all__ = [
     "LaunchError",
     "LaunchTimeout",
     "Launched",
+    "LayerSize",
     "Limits",
     "LocalConfig",
     "OutcomeUnknown",
@@ -129,6 +135,7 @@ __all__ = [
     "SearchSkipped",
     "Session",
     "Slot",
+    "SlotBusy",
     "SlotClosed",
     "SlotListener",
     "TreeCopied",
@@ -149,6 +156,7 @@ if not TYPE_CHECKING:
             "backends.local.config",
             "backends.docker.config",
             "backends.registry",
+            "slot.checkpoint",
             "slot.files",
             "slot.network",
             "slot.process",

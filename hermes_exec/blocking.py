@@ -8,7 +8,7 @@ into it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from types import TracebackType
@@ -22,8 +22,8 @@ from hermes_exec.aio.portal import Portals, call, in_event_loop, may_leave
 from hermes_exec.config import PoolConfig
 from hermes_exec.errors import SlotClosed
 from hermes_exec.pool import events, pool
-from hermes_exec.results import Isolation, PoolEvent, PoolStats
-from hermes_exec.slot import files, network, process, session, slot
+from hermes_exec.results import Isolation, KillReceipt, PoolEvent, PoolStats
+from hermes_exec.slot import checkpoint, files, network, process, session, slot
 
 T = TypeVar("T")
 
@@ -103,6 +103,7 @@ def _wrap_processes(processes: list[process.Process], portal: BlockingPortal) ->
 class Session(SyncFacade[session.Session]):
     """Blocking form of `hermes_exec.Session`."""
 
+    id = FacadeMember[session.Session, str | None](lambda facade: facade.wrapped.id)
     cwd = FacadeMember[session.Session, str](lambda facade: facade.wrapped.cwd)
     shell = FacadeMember[session.Session, str | None](lambda facade: facade.wrapped.shell)
     keeps = FacadeMember[session.Session, tuple[str, ...]](lambda facade: facade.wrapped.keeps)
@@ -182,6 +183,33 @@ class Files(SyncFacade[files.Files]):
     glob = blocking(files.Files.glob)
 
 
+class Checkpoint(SyncFacade[checkpoint.Checkpoint]):
+    """Blocking form of `hermes_exec.Checkpoint`."""
+
+    id = FacadeMember[checkpoint.Checkpoint, str](lambda facade: facade.wrapped.id)
+    holds = FacadeMember[checkpoint.Checkpoint, str](lambda facade: facade.wrapped.holds)
+    left_out = FacadeMember[checkpoint.Checkpoint, tuple[str, ...]](lambda facade: facade.wrapped.left_out)
+    image = FacadeMember[checkpoint.Checkpoint, str | None](lambda facade: facade.wrapped.image)
+    workdir = FacadeMember[checkpoint.Checkpoint, str](lambda facade: facade.wrapped.workdir)
+    sessions = FacadeMember[checkpoint.Checkpoint, Mapping[str, str]](lambda facade: facade.wrapped.sessions)
+    killed = FacadeMember[checkpoint.Checkpoint, KillReceipt | None](lambda facade: facade.wrapped.killed)
+    dropped = FacadeMember[checkpoint.Checkpoint, bool](lambda facade: facade.wrapped.dropped)
+    sizes = blocking(checkpoint.Checkpoint.sizes)
+    drop = closing(checkpoint.Checkpoint.drop)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.drop()
+
+
+async def _drop(_: slot.Slot, made: checkpoint.Checkpoint) -> None:
+    await made.drop()
+
+
 class Slot(SyncFacade[slot.Slot]):
     """Blocking form of `hermes_exec.Slot`."""
 
@@ -214,6 +242,8 @@ class Slot(SyncFacade[slot.Slot]):
     note_prepared = blocking(slot.Slot.note_prepared)
     check_disk = blocking(slot.Slot.check_disk)
     reset = blocking(slot.Slot.reset)
+    checkpoint = wraps(slot.Slot.checkpoint, Checkpoint, undo=_drop)
+    restore = blocking(slot.Slot.restore)
 
     @property
     def files(self) -> Files:
@@ -250,6 +280,7 @@ class SandboxPool(SyncFacade[pool.SandboxPool]):
     is_open = FacadeMember[pool.SandboxPool, bool](lambda facade: facade.wrapped.is_open)
     slot = context(pool.SandboxPool.slot, Slot)
     slots = context(pool.SandboxPool.slots, _wrap_slots)
+    fork = context(pool.SandboxPool.fork, _wrap_slots)
     acquire = wraps(pool.SandboxPool.acquire, Slot, undo=pool.SandboxPool.release)
     abilities = blocking(pool.SandboxPool.abilities)
     prewarm = blocking(pool.SandboxPool.prewarm)

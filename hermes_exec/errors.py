@@ -212,6 +212,17 @@ class SlotClosed(ExecError):
     default_cause = ErrorCause.CANCELLED
 
 
+class SlotBusy(ExecError):
+    """Raised when a call or a process of a slot prevents a checkpoint. Nothing has changed."""
+
+    default_cause = ErrorCause.POLICY
+    default_retryable = True
+
+
+class CheckpointLost(ExecError):
+    """Raised when a checkpoint is used whose sandbox has ended."""
+
+
 class CommandResult(Protocol):
     """The fields of a failed command's result that its error needs; `RunResult` has them all."""
 

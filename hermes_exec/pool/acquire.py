@@ -29,6 +29,7 @@ from hermes_exec.errors import (
     SlotClosed,
 )
 from hermes_exec.pool.abilities import find_abilities
+from hermes_exec.pool.checkpoints import Checkpoints, SlotCheckpoints
 from hermes_exec.pool.fleet import Fleet, waiting_logger
 from hermes_exec.pool.plan import Grant
 from hermes_exec.pool.release import Releases
@@ -37,6 +38,7 @@ from hermes_exec.pool.sandbox import PooledSandbox, PooledSlot
 from hermes_exec.pool.state import Phase, SlotState, Waiter
 from hermes_exec.pool.template import SlotSettings, Template
 from hermes_exec.results import Abilities, Acquired
+from hermes_exec.slot.checkpoint import Checkpoint, SlotStart
 from hermes_exec.slot.slot import Slot
 
 if TYPE_CHECKING:
@@ -56,6 +58,7 @@ class Ticket:
     slots: list[PooledSlot] = field(default_factory=list)
     error: ExecError | None = None
     settings: SlotSettings | None = None
+    checkpoint: Checkpoint | None = None
     doing: str = ""
     """The step of preparing a slot that was still under way when the request gave up."""
 
@@ -63,9 +66,10 @@ class Ticket:
 class Queue:
     """The requests of a pool, in order. Runs the planner and prepares the slots that it assigns."""
 
-    def __init__(self, fleet: Fleet, releases: Releases) -> None:
+    def __init__(self, fleet: Fleet, releases: Releases, checkpoints: Checkpoints) -> None:
         self.fleet = fleet
         self.releases = releases
+        self.checkpoints = checkpoints
         self.waits: deque[float] = deque(maxlen=1000)
         """How long the last 1,000 requests waited, in seconds."""
         self.acquired = 0
@@ -76,23 +80,36 @@ class Queue:
     async def acquire(self, request: SlotRequest, count: int = 1) -> list[Slot]:
         """Wait for `count` slots, prepare them and return them. Raises the errors of `SandboxPool.acquire`."""
         templates = self.fleet.templates
+        sandbox: PooledSandbox | None = None
+        if request.from_ is not None:
+            sandbox, request = self.checkpoints.resolve(request.from_, request, count)
         template, settings = templates.select(request.profile, request.image)
+        if sandbox is not None and template.key != sandbox.template.key:
+            raise ConfigError(
+                f"forks run in the sandbox of their checkpoint, which has slots of {sandbox.template.key} and not of "
+                f"{template.key}: leave out profile= and image=, or give a ProfileConfig with env, secrets or workdir"
+            )
         if not template.fitted:
             await templates.fit_gpus(request.profile, request.image)
             template, settings = templates.select(request.profile, request.image)
         with self.fleet.request(template.key):
-            return await self._acquire(request, count, template, settings)
+            return await self._acquire(request, count, template, settings, sandbox)
 
     async def _acquire(
-        self, request: SlotRequest, count: int, template: Template, settings: SlotSettings
+        self,
+        request: SlotRequest,
+        count: int,
+        template: Template,
+        settings: SlotSettings,
+        sandbox: PooledSandbox | None,
     ) -> list[Slot]:
         templates = self.fleet.templates
         timeout_s = validate_timeout(request.timeout_s) or template.config.acquire_timeout_s
         templates.check_room(template, count)
         templates.check_workdir(request.workdir)
         began = time.monotonic()
-        ticket = self._enter(template, slots=count)
-        ticket.settings = settings
+        ticket = self._enter(template, slots=count, sandbox=sandbox)
+        ticket.settings, ticket.checkpoint = settings, request.from_
         slots: list[Slot] | None = None
         with anyio.move_on_after(timeout_s) as scope:
             try:
@@ -179,7 +196,11 @@ class Queue:
             if isinstance(action, Grant):
                 self._grant(action)
             else:
-                self._fail(action.waiter, self._launch_error(action.waiter.template))
+                lost = self._tickets[action.waiter.id].checkpoint
+                error = (
+                    self._launch_error(action.waiter.template) if lost is None else self.checkpoints.loss_error(lost)
+                )
+                self._fail(action.waiter, error)
 
     def close(self) -> None:
         """Fail all waiting requests: the pool is closed."""
@@ -189,8 +210,12 @@ class Queue:
 
     # Queueing.
 
-    def _enter(self, template: Template, *, slots: int, sandboxes: int = 0) -> Ticket:
-        waiter = self.fleet.state.enqueue(template.key, anyio.current_time(), slots=slots, sandboxes=sandboxes)
+    def _enter(
+        self, template: Template, *, slots: int, sandboxes: int = 0, sandbox: PooledSandbox | None = None
+    ) -> Ticket:
+        only = None if sandbox is None else sandbox.record.id
+        now = anyio.current_time()
+        waiter = self.fleet.state.enqueue(template.key, now, slots=slots, sandboxes=sandboxes, sandbox=only)
         ticket = self._tickets[waiter.id] = Ticket(waiter)
         return ticket
 
@@ -274,7 +299,7 @@ class Queue:
             )
             failures.append(ChannelLost("the disk of the sandbox is nearly full", sandbox=sandbox.id))
             self._suspend(sandbox)
-        elif await sandbox.is_draining():
+        elif not sandbox.record.draining and await sandbox.is_draining():
             waiting_logger.warning("the machine of %s is drained: it gets no new slots", sandbox.id)
             failures.append(ChannelLost("the machine of the sandbox is drained", sandbox=sandbox.id))
             sandbox.record.draining = True
@@ -285,22 +310,27 @@ class Queue:
         """Create a slot if needed, and provision it for its new holder."""
         sandbox, template = pooled.sandbox, pooled.sandbox.template
         pooled.settings = settings
+        start: SlotStart | None = None
         try:
             facts = await sandbox.create(pooled)
+            pooled.request, pooled.touched = request, True
+            if request.from_ is not None:
+                start = await self._begin(pooled, request.from_)
+                facts = pooled.facts or facts
         except ExecError as error:
             if isinstance(error, TRANSPORT):
                 await self._suspect(sandbox)
             failures.append(error)
             return
-        pooled.request, pooled.touched = request, True
         workdir = sandbox.workdir(pooled)
-        pooled.scope = sandbox.scope(pooled, facts, workdir)
+        pooled.scope = sandbox.scope(pooled, facts, workdir, start)
         slot = pooled.holder = Slot(
             id=self.fleet.slot_id(pooled),
             scope=pooled.scope,
             backend=template.backend.name,
             image=template.image,
             reset=lambda: self.releases.reset(slot),
+            checkpoints=SlotCheckpoints(self.checkpoints, self.fleet.slot_id(pooled)),
             network=template.config.network,
             own_loopback=sandbox.has_own_loopback(facts),
             browser=template.config.browser,
@@ -312,6 +342,14 @@ class Queue:
             if not isinstance(error, ExecError):
                 raise
             failures.append(error)
+
+    async def _begin(self, pooled: PooledSlot, checkpoint: Checkpoint) -> SlotStart:
+        """Set a slot to the checkpoint that its resets return to."""
+        _, unclean, start = await pooled.sandbox.restore(pooled, checkpoint, begin=True)
+        if start is None:
+            pooled.unproven = unclean
+            raise ExecError(f"the slot could not be set to its checkpoint: {unclean}", sandbox=pooled.sandbox.id)
+        return start
 
     async def _suspect(self, sandbox: PooledSandbox) -> None:
         """Handle a sandbox that does not answer: give it up if it is dead, otherwise suspend it until it answers."""
@@ -392,6 +430,7 @@ class Queue:
         sandboxes = self.fleet.state.sandboxes.values()
         counts = ((phase.value, sum(sandbox.phase is phase for sandbox in sandboxes)) for phase in Phase)
         sandbox_counts = ", ".join(f"{count} {name}" for name, count in counts if count) or "no sandboxes"
+        kept = sum(sandbox.checkpoints > 0 for sandbox in sandboxes)
         ahead = sum(
             other.id < waiter.id and other.template == template.key for other in self.fleet.state.waiters.values()
         )
@@ -401,6 +440,12 @@ class Queue:
             f"{in_use} in use and {free} free; "
             f"{ahead} requests were ahead; {sandbox_counts}, at most {self.fleet.templates.max_sandboxes}"
         )
+        if ticket.checkpoint is not None:
+            only = self.fleet.state.sandboxes.get(waiter.sandbox or 0)
+            if only is not None:
+                text += f"; forks have to wait for the sandbox of their checkpoint, with {only.free} free slots"
+        elif kept:
+            text += f"; {kept} sandboxes are kept for checkpoints: drop those that are no longer needed"
         if under_way := next((each for each in records if each.phase is Phase.LAUNCHING and each.doing), None):
             ago_s, longest_s = anyio.current_time() - under_way.launched_at, template.config.pull_timeout_s
             text += (

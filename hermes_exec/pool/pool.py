@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from hermes_exec.pool.running import RunningPool
     from hermes_exec.pool.templates import Templates
     from hermes_exec.results import Abilities, IsolationLevel, PoolStats, SlotRoot
-    from hermes_exec.slot.slot import Slot
+    from hermes_exec.slot.checkpoint import AnyCheckpoint
+    from hermes_exec.slot.slot import AnySlot, Slot
     from hermes_exec.tracing import Tracer
 
 # Not the obvious code: see docs/why-not-obvious.md ("Imports at first use"). Modules for creating and running a pool
@@ -320,9 +321,10 @@ class SandboxPool:
         workdir: str | None = None,
         timeout_s: float | None = None,
         owner: str | None = None,
+        from_: AnyCheckpoint | None = None,
     ) -> SlotContext[Slot, hermes_exec.blocking.Slot]:
         """Acquire a slot for a block, and release it afterwards. Arguments and errors as in `acquire`."""
-        request = SlotRequest(profile, image, workdir, timeout_s, owner)
+        request = (profile, image, workdir, timeout_s, owner, from_)
         return SlotContext(lambda: self.acquire(*request), self.release, lambda: self._facade().slot(*request))
 
     def slots(
@@ -333,18 +335,41 @@ class SandboxPool:
         workdir: str | None = None,
         timeout_s: float | None = None,
         owner: str | None = None,
+        from_: AnyCheckpoint | None = None,
     ) -> SlotContext[list[Slot], list[hermes_exec.blocking.Slot]]:
         """Acquire `n` slots for a block: all at once, or none and AcquireTimeout.
 
         Raises:
             ConfigError: If the pool can never have so many at once. Otherwise as `acquire`.
         """
-        request = SlotRequest(profile, image, workdir, timeout_s, owner)
+        request = (profile, image, workdir, timeout_s, owner, from_)
         validate_count(n, "n")
         return SlotContext(
-            lambda: self._life.check_open().queue.acquire(request, n),
+            lambda: self._life.check_open().queue.acquire(_slot_request(*request), n),
             self._release_all,
             lambda: self._facade().slots(n, *request),
+        )
+
+    def fork(
+        self, source: AnySlot | AnyCheckpoint, n: int, *, timeout_s: float | None = None, owner: str | None = None
+    ) -> SlotContext[list[Slot], list[hermes_exec.blocking.Slot]]:
+        """Acquire `n` slots for a block that are copies of a slot, or start from a checkpoint, as `slots(n, from_=…)`.
+
+        A slot gets a checkpoint for it (`Slot.checkpoint`), which lasts until the copies are acquired.
+
+        Raises:
+            ConfigError: If the sandbox has too few slots for all of them. Otherwise as `acquire` and `Slot.checkpoint`.
+        """
+        validate_count(n, "n")
+
+        async def acquire() -> list[Slot]:
+            from hermes_exec.pool.fork import acquire_forks
+
+            request = SlotRequest(timeout_s=timeout_s, owner=owner)
+            return await acquire_forks(self._life.check_open(), source, n, request)
+
+        return SlotContext(
+            acquire, self._release_all, lambda: self._facade().fork(source, n, timeout_s=timeout_s, owner=owner)
         )
 
     def _facade(self) -> hermes_exec.blocking.SandboxPool:
@@ -361,6 +386,7 @@ class SandboxPool:
         workdir: str | None = None,
         timeout_s: float | None = None,
         owner: str | None = None,
+        from_: AnyCheckpoint | None = None,
     ) -> Slot:
         """Acquire a slot until it is released. Requests are served in order of arrival.
 
@@ -372,6 +398,8 @@ class SandboxPool:
             workdir: Where calls start, instead of the pool's `workdir`.
             timeout_s: Longest wait (default: the pool's `acquire_timeout_s`).
             owner: A name for the Acquired event.
+            from_: A checkpoint. The slot starts from its state, in its sandbox, without `files` and `slot_setup`.
+                Unless named here, the profile and image are those of the checkpoint's slot.
 
         Raises:
             AcquireTimeout: If no slot became free in time.
@@ -379,10 +407,12 @@ class SandboxPool:
                 the other subclasses name the reason.
             BackendUnavailable: If the engine, or each of its hosts, was unavailable all that time.
             ConfigError: If there is no such profile, if the backend has no images, or if calls cannot start in
-                `workdir`.
-            SlotClosed: If the pool was closed meanwhile.
+                `workdir`, or if the sandbox of `from_` has too few slots, or none for this profile and image.
+            CheckpointLost: If the sandbox of `from_` has ended.
+            SlotClosed: If the pool was closed meanwhile, or `from_` was dropped.
         """
-        (slot,) = await self._life.check_open().queue.acquire(SlotRequest(profile, image, workdir, timeout_s, owner))
+        request = _slot_request(profile, image, workdir, timeout_s, owner, from_)
+        (slot,) = await self._life.check_open().queue.acquire(request)
         return slot
 
     async def release(self, slot: Slot) -> None:
@@ -477,3 +507,18 @@ class SandboxPool:
     @property
     def _templates(self) -> Templates:
         return self._life.templates
+
+
+def _slot_request(
+    profile: str | ProfileConfig | None,
+    image: str | None,
+    workdir: str | None,
+    timeout_s: float | None,
+    owner: str | None,
+    from_: AnyCheckpoint | None,
+) -> SlotRequest:
+    if from_ is None:
+        return SlotRequest(profile, image, workdir, timeout_s, owner)
+    from hermes_exec.slot.checkpoint import plain_checkpoint
+
+    return SlotRequest(profile, image, workdir, timeout_s, owner, plain_checkpoint(from_))

@@ -15,6 +15,7 @@ from hermes_exec.pool.request import SlotRequest
 from hermes_exec.pool.sandbox import PooledSlot
 from hermes_exec.pool.state import SlotState
 from hermes_exec.results import KillReceipt, Quarantined, Reset
+from hermes_exec.slot.checkpoint import Checkpoint, SlotStart
 from hermes_exec.slot.scope import raise_translated
 from hermes_exec.slot.slot import Slot
 
@@ -113,25 +114,39 @@ class Releases:
 
     async def reset(self, slot: Slot) -> None:
         """Implement `Slot.reset`: the holder keeps a slot that is proven clean. The holder of a whole sandbox gets
-        another sandbox.
+        another sandbox, and of a slot from a checkpoint the state of the checkpoint.
         """
-        pooled = self.held.get(slot.id)
+        await self._reset(slot.id, None)
+
+    async def restore(self, slot_id: str, checkpoint: Checkpoint) -> None:
+        """Implement `Slot.restore`: a reset, after which the slot has the state of the checkpoint."""
+        await self._reset(slot_id, checkpoint)
+
+    async def _reset(self, slot_id: str, checkpoint: Checkpoint | None) -> None:
+        pooled = self.held.get(slot_id)
         if pooled is None:
             raise SlotClosed("the slot was released")
-        done = self._resets[slot.id] = anyio.Event()
+        done = self._resets[slot_id] = anyio.Event()
         try:
             with anyio.CancelScope(shield=True):
-                await self._reset_in_place(pooled, slot.id)
+                await self._reset_in_place(pooled, slot_id, checkpoint)
             if pooled.sandbox.template.exclusive:
-                await self._move(pooled, slot.id)
+                await self._move(pooled, slot_id)
         finally:
-            del self._resets[slot.id]
+            del self._resets[slot_id]
             done.set()
 
-    async def _reset_in_place(self, pooled: PooledSlot, slot_id: str) -> None:
+    async def _reset_in_place(self, pooled: PooledSlot, slot_id: str, checkpoint: Checkpoint | None) -> None:
         sandbox, scope = pooled.sandbox, pooled.calls
+        killed: KillReceipt | None
+        start: SlotStart | None = None
         try:
-            killed, unclean = await sandbox.reset(pooled, HELD_SILENCE_S)
+            if checkpoint is not None:
+                killed, unclean, start = await sandbox.restore(pooled, checkpoint, HELD_SILENCE_S)
+            elif pooled.base is not None:
+                killed, unclean, start = await sandbox.restore(pooled, pooled.base, HELD_SILENCE_S, again=True)
+            else:
+                killed, unclean = await sandbox.reset(pooled, HELD_SILENCE_S)
         except ExecError as error:
             scope.expire(f"the slot could not be reset: {error}")
             if self.fleet.closing:
@@ -148,10 +163,11 @@ class Releases:
         if sandbox.template.exclusive:
             return
         try:
-            workdir = sandbox.workdir(pooled)
-            pooled.scope = sandbox.scope(pooled, await sandbox.create(pooled), workdir)
+            workdir = sandbox.workdir(pooled) if checkpoint is None else None
+            pooled.scope = sandbox.scope(pooled, await sandbox.create(pooled), workdir, start)
             scope.continue_in(pooled.scope)
-            await sandbox.provision(pooled, workdir)
+            if checkpoint is None:
+                await sandbox.provision(pooled, workdir)
         except ExecError as error:
             pooled.calls.expire(f"the slot could not be prepared after its reset: {error}")
             raise

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from hermes_exec.config import ProfileConfig
+    from hermes_exec.slot.checkpoint import Checkpoint
 
 
 class SlotRequest(NamedTuple):
@@ -16,3 +17,4 @@ class SlotRequest(NamedTuple):
     workdir: str | None = None
     timeout_s: float | None = None
     owner: str | None = None
+    from_: Checkpoint | None = None

@@ -15,6 +15,7 @@ from hermes_exec.aio.tasks import DetachedTaskGroup, ShieldedTask
 from hermes_exec.backends.base import Labels
 from hermes_exec.errors import SlotClosed
 from hermes_exec.pool.acquire import Queue
+from hermes_exec.pool.checkpoints import Checkpoints
 from hermes_exec.pool.events import EventHub
 from hermes_exec.pool.fleet import Fleet
 from hermes_exec.pool.launch import OnPull
@@ -58,7 +59,8 @@ class RunningPool:
         self._opened = False
         self.fleet = Fleet(templates, hub, labels, self._background, on_pull)
         self.releases = Releases(self.fleet)
-        self.queue = Queue(self.fleet, self.releases)
+        self.checkpoints = Checkpoints(self.fleet, self.releases)
+        self.queue = Queue(self.fleet, self.releases, self.checkpoints)
 
     async def open(self) -> None:
         """Check the backend, start background tasks, and wait for `min_sandboxes`. Raises as `SandboxPool.acquire`."""
@@ -107,7 +109,7 @@ class RunningPool:
         await self.aclose()
 
     def _is_used(self) -> bool:
-        return bool(self.fleet.requests or self.releases.held)
+        return bool(self.fleet.requests or self.releases.held or len(self.checkpoints))
 
     async def end(self) -> None:
         """Close the pool as `aclose`, and wait until the background tasks have ended."""

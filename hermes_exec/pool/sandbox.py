@@ -34,6 +34,7 @@ from hermes_exec.pool.template import SlotSettings, Template
 from hermes_exec.redact import mask
 from hermes_exec.results import KillReceipt
 from hermes_exec.slot.answers import SlotFacts, integer, items, receipt, remote_failure
+from hermes_exec.slot.checkpoint import Checkpoint, SlotStart
 from hermes_exec.slot.run import execute
 from hermes_exec.slot.scope import SlotScope, raise_translated
 from hermes_exec.slot.slot import Slot
@@ -80,6 +81,11 @@ class PooledSlot:
     """The scope of its holder's calls."""
     holder: Slot | None = None
     """The `Slot` that its holder uses."""
+
+    @property
+    def base(self) -> Checkpoint | None:
+        """The checkpoint that its holder acquired it from."""
+        return None if self.request is None else self.request.from_
 
     @property
     def calls(self) -> SlotScope:
@@ -179,11 +185,19 @@ class PooledSandbox:
             return False
         return conversation.answered
 
-    def scope(self, slot: PooledSlot, facts: SlotFacts, workdir: str | None = None) -> SlotScope:
-        """Return a new scope for the calls on a slot, which start in `workdir`."""
+    def scope(
+        self, slot: PooledSlot, facts: SlotFacts, workdir: str | None = None, start: SlotStart | None = None
+    ) -> SlotScope:
+        """Return a new scope for the calls on a slot, which start in `workdir`, or where those of its checkpoint do."""
         own_disk = facts.isolation.limits.get("disk_mb", "not enforced") != "not enforced"
         hint = self.handle.room_hint if isinstance(self.handle, HasRoomHint) and not own_disk else ""
-        return SlotScope(slot.name, self.id, facts, workdir, self.channel, self.explain_loss, slot.note_remaining, hint)
+        if workdir is None and start is not None:
+            workdir = start.workdir
+        scope = SlotScope(
+            slot.name, self.id, facts, workdir, self.channel, self.explain_loss, slot.note_remaining, hint
+        )
+        scope.start = start
+        return scope
 
     async def create(self, slot: PooledSlot) -> SlotFacts:
         """Return the facts of a slot; create it at first use, and anew for a holder with other variables.
@@ -233,6 +247,12 @@ class PooledSandbox:
         reasons = self.channel.facts.isolation.get("reasons")
         return isinstance(reasons, dict) and "uid" not in reasons
 
+    @property
+    def has_checkpoints(self) -> bool:
+        """Whether its runner can make checkpoints."""
+        capabilities = self.channel.facts.raw.get("capabilities")
+        return isinstance(capabilities, list) and "checkpoints" in capabilities
+
     def has_own_loopback(self, facts: SlotFacts) -> bool:
         """Return whether nobody but this slot reaches its loopback."""
         return facts.loopback == "slot" or (facts.loopback == "sandbox" and len(self.slots) == 1)
@@ -248,13 +268,14 @@ class PooledSandbox:
         return receipt(answer.get("killed"))
 
     def workdir(self, slot: PooledSlot) -> str | None:
-        """Return where the holder's calls start. None is the workspace."""
+        """Return where the holder's calls start. None is the workspace, or the directory of the slot's checkpoint."""
         settings = slot.settings or self.template.slot_settings
-        wanted = (slot.request and slot.request.workdir) or settings.workdir
+        wanted = (slot.request and slot.request.workdir) or (settings.workdir if slot.base is None else None)
         return self.handle.workdir if wanted == "image" else wanted
 
     async def provision(self, slot: PooledSlot, workdir: str | None) -> None:
-        """Prepare a slot for a holder: its working directory, the configured files and `slot_setup`.
+        """Prepare a slot for a holder: its working directory, the configured files and `slot_setup`. A checkpoint holds
+        the files, and the changes that `slot_setup` has made.
 
         Raises:
             ConfigError: If the working directory is missing and cannot be created.
@@ -266,6 +287,8 @@ class PooledSandbox:
                 await scope.call("slot.workdir", {"path": to_wire(workdir, "workdir")}, timeout_s=CREATE_S)
             except OSError as error:
                 raise ConfigError(f"workdir: calls cannot start in {workdir!r}: {error}") from error
+        if slot.base is not None:
+            return
         for path, source in settings.files.items():
             slot.doing = f"the files for {path!r} were not yet written"
             wired = to_wire(path, "files")
@@ -360,6 +383,10 @@ class PooledSandbox:
             answer = await self._wait_patiently("slot.reset", slot, silence_s)
         except RemoteError as error:
             raise ExecError(f"the slot cannot be reset: {error.message}", sandbox=self.id) from error
+        return self._judge_reset(slot, answer)
+
+    def _judge_reset(self, slot: PooledSlot, answer: dict[str, Any]) -> tuple[KillReceipt, str]:
+        """Return the receipt of a reset, and why the slot is not clean (empty if it is)."""
         killed = receipt(answer.get("killed"))
         if slot.facts is not None:
             slot.facts = replace(slot.facts, uid=integer(answer, "uid"), gid=integer(answer, "gid"))
@@ -369,14 +396,43 @@ class PooledSandbox:
         reason = "; ".join(map(printable, differences[:5])) if isinstance(differences, list) else ""
         return killed, reason or f"{killed.left} processes are left"
 
-    async def _wait_patiently(self, method: str, slot: PooledSlot, silence_s: float) -> dict[str, Any]:
+    async def restore(
+        self,
+        slot: PooledSlot,
+        checkpoint: Checkpoint,
+        silence_s: float = PING_S,
+        *,
+        begin: bool = False,
+        again: bool = False,
+    ) -> tuple[KillReceipt, str, SlotStart | None]:
+        """Reset a slot as `reset`, and set it to a checkpoint.
+
+        `begin`: the slot begins with it. `again`: it is the one that the slot began with, which may be dropped by now.
+
+        Returns:
+            As `reset`, and the state that the slot now has; None if it is not clean.
+
+        Raises:
+            SlotClosed: If the checkpoint was dropped. Otherwise as `reset`.
+        """
+        params = {} if again else {"checkpoint": checkpoint.id, "begin": begin}
+        try:
+            answer = await self._wait_patiently("slot.restore", slot, silence_s, **params)
+        except RemoteError as error:
+            raise self._refusal_error(error) from error
+        killed, unclean = self._judge_reset(slot, answer)
+        return killed, unclean, None if unclean else checkpoint.start(answer)
+
+    async def _wait_patiently(
+        self, method: str, slot: PooledSlot, silence_s: float, **params: object
+    ) -> dict[str, Any]:
         """Send a request that may take long, and wait for the answer as long as the sandbox answers pings.
 
         Raises:
             ChannelLost: If a ping was not answered within `silence_s`.
             OutcomeUnknown: If the request took longer than RESET_S.
         """
-        conversation = self.channel.begin(method, {"slot": slot.name})
+        conversation = self.channel.begin(method, {"slot": slot.name, **params})
         until = time.monotonic() + RESET_S
         try:
             while time.monotonic() < until:

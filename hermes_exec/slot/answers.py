@@ -19,6 +19,7 @@ from hermes_exec.errors import (
     ProtocolError,
     QuotaExceeded,
     SandboxDied,
+    SlotBusy,
     SlotClosed,
 )
 from hermes_exec.results import Isolation, KillReceipt, ProcessInfo, Usage
@@ -26,10 +27,17 @@ from hermes_exec.results import Isolation, KillReceipt, ProcessInfo, Usage
 LEVELS = ("none", "landlock", "uid", "namespaces", "exclusive")
 LARGEST = 2**63 - 1
 LARGEST_NUMBER = 1e18
+PLAIN_ERRORS: Mapping[str, type[ExecError]] = {
+    "bad_request": ConfigError,
+    "user": ConfigError,
+    "isolation": IsolationError,
+}
 
 
 def remote_failure(error: RemoteError, *, path: str | None = None) -> Exception:
     """Return the exception for an error of docs/protocol.md; `path` is the path as the caller wrote it."""
+    if (plain := PLAIN_ERRORS.get(error.kind)) is not None:
+        return plain(error.message)
     match error.kind:
         case "os":
             return _os_error(error, path)
@@ -41,28 +49,41 @@ def remote_failure(error: RemoteError, *, path: str | None = None) -> Exception:
             return ProcessLookupError(errno.ESRCH, error.message)
         case "no_slot" | "slot_closed" | "no_session":
             return SlotClosed(f"the slot was released or reset: {error.message}")
+        case "no_checkpoint" | "no_layers" | "busy" | "unclean":
+            return _checkpoint_failure(error)
         case "slot_died":
             oom, alone = (error.detail.get(name) is True for name in ("oom", "exclusive"))
             # Only the holder of an exclusive sandbox can kill its slot agent. In a shared one, other slots may have
             # used up the memory.
             death = PostMortem(reason=error.message, oom=oom, suspect="tenant" if alone else "unknown")
             return SandboxDied(f"everything in the slot was ended: {error.message}", post_mortem=death)
-        case "bad_request" | "user":
-            return ConfigError(error.message)
         case "limit":
             return ConfigError(f"{error.message}: leave the limit out, or set best_effort_limits=True")
         case "exhausted":
             return ExecError(error.message, retryable=True)
         case "no_gpu":
             return QuotaExceeded(error.message, retryable=True)
-        case "isolation":
-            return IsolationError(error.message)
         case "stale":
             return ProtocolError(f"the sandbox reports that this request was answered before: {error.message}")
         case "canceled":
             return SlotClosed(f"the call was ended: {error.message}")
         case _:
             return ExecError(f"the runner failed ({error.kind}): {error.message}")
+
+
+def _checkpoint_failure(error: RemoteError) -> ExecError:
+    """Return the exception for an error about checkpoints."""
+    if error.kind == "busy":
+        try:
+            commands = [" ".join(texts(entry, "argv")) for entry in items(error.detail, "processes")]
+        except ProtocolError:
+            commands = []
+        return SlotBusy(": ".join(filter(None, (error.message, printable(", ".join(commands), 500)))))
+    if error.kind == "no_layers":
+        return ConfigError(f"no checkpoint of this slot is possible: {error.message}")
+    if error.kind == "no_checkpoint":
+        return SlotClosed(f"the checkpoint was dropped: {error.message}")
+    return ExecError(f"the slot could not be proven clean: {error.message}")
 
 
 def _os_error(error: RemoteError, path: str | None) -> OSError:

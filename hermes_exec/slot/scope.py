@@ -17,6 +17,7 @@ from hermes_exec.channel.channel import CANCEL_WAIT_S
 from hermes_exec.errors import ChannelLost, ExecError, OutcomeUnknown, ProtocolError, SandboxDied, SlotClosed
 from hermes_exec.results import KillReceipt
 from hermes_exec.slot.answers import SlotFacts, optional_receipt, remote_failure
+from hermes_exec.slot.checkpoint import SlotStart
 
 ExplainLoss = Callable[[ExecError], Awaitable[ExecError]]
 """Explains the loss of a channel: returns SandboxDied with a post-mortem if the sandbox is dead."""
@@ -58,6 +59,8 @@ class SlotScope:
         """How many resets the holder had before."""
         self.successor: SlotScope | None = None
         """The scope in which the holder continues after a reset."""
+        self.start: SlotStart | None = None
+        """The state that the slot got from a checkpoint; None if it began empty."""
         self.disk_full = False
         """Whether a disk was nearly full at the end of a command, or refused a write, since the last `check_disk`."""
         self.quota_used_up = False

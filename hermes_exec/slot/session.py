@@ -43,19 +43,50 @@ class Session:
         cwd: str | PathLike[str] | None,
         env: Environment | None,
     ) -> None:
-        self.cwd: str = workdir
-        """The directory in which the next command starts."""
+        self.id: str | None = None
+        """Its name in `Checkpoint.sessions`; None before it has started."""
         self.shell = facts.session_shell
         """The shell's name; None in an image without a shell, where sessions are not available."""
         self.keeps = facts.session_keeps
         """The kinds of state that this shell can keep; dash and busybox cannot keep functions."""
-        self._scope = scope
+        self._latest = scope
+        self._cwd = workdir
         self._checked = command_params(scope, "", cwd=cwd, env=env)
-        self._id: str | None = None
+        self._wire_id: str | None = None
         self._opening = anyio.Lock()
         self._busy = False
         self._line: deque[anyio.Event] = deque()
         self._closed = False
+
+    @classmethod
+    def restored(cls, scope: SlotScope, session_id: str) -> Self | None:
+        """Return the session of this id that a slot got from its checkpoint; None if there is none."""
+        if scope.start is None or session_id not in scope.start.sessions:
+            return None
+        session = cls(scope, scope.facts, scope.workdir, None, None)
+        session.id = session_id
+        session._wire_id, session._cwd = scope.start.sessions[session_id]
+        return session
+
+    @property
+    def cwd(self) -> str:
+        """The directory in which the next command starts."""
+        _ = self._scope
+        return self._cwd
+
+    @property
+    def _scope(self) -> SlotScope:
+        """The scope of its calls: a later one if the slot was restored to a checkpoint that holds the session."""
+        while (successor := self._latest.successor) is not None and self.id is not None:
+            if successor.start is None or (restored := successor.start.sessions.get(self.id)) is None:
+                break
+            self._latest = successor
+            self._wire_id, self._cwd = restored
+        return self._latest
+
+    def belongs_to(self, scope: SlotScope) -> bool:
+        """Return whether it is a session of this scope."""
+        return self._scope is scope
 
     async def open(self) -> Self:
         """Start the session; otherwise the first command starts it.
@@ -95,7 +126,7 @@ class Session:
             self._scope, command, cwd=cwd, env=env, output_limit_bytes=output_limit_bytes, merge_stderr=merge_stderr
         )
         async with self._turn():
-            params["session"] = self._id
+            params["session"] = self._wire_id
             answer: dict[str, object] = {}
             try:
                 result = await execute(
@@ -103,7 +134,7 @@ class Session:
                 )
             finally:
                 if answer.get("cwd") is not None:
-                    self.cwd = from_wire(answer["cwd"], "cwd")
+                    self._cwd = from_wire(answer["cwd"], "cwd")
         return result.check() if check else result
 
     async def peek(
@@ -134,7 +165,7 @@ class Session:
         )
         self._check()
         await self._ensure_open()
-        params |= {"session": self._id, "peek": True}
+        params |= {"session": self._wire_id, "peek": True}
         result = await execute(self._scope, params, stdin=stdin, timeout_s=timeout_s, on_output=on_output)
         return result.check() if check else result
 
@@ -160,7 +191,7 @@ class Session:
             self._scope, command, cwd=cwd, env=env, output_limit_bytes=output_limit_bytes, merge_stderr=merge_stderr
         )
         async with self._turn():
-            params["session"] = self._id
+            params["session"] = self._wire_id
             return await start(self._scope, params, command, stdin=stdin, pty=pty, tag=tag)
 
     @asynccontextmanager
@@ -203,21 +234,21 @@ class Session:
             raise SlotClosed("the session was closed")
 
     async def _ensure_open(self) -> None:
-        if self._id is not None:
+        if self._wire_id is not None:
             return
         async with self._opening:
             self._check()
-            if self._id is None:
+            if self._wire_id is None:
                 await self._open()
 
     async def _open(self) -> None:
         params: dict[str, object] = {name: self._checked[name] for name in ("cwd", "env") if name in self._checked}
         answer = await self._scope.call("session.open", params, timeout_s=60)
-        self._id = text(answer, "session")
+        self.id = self._wire_id = text(answer, "session")
         if "cwd" in answer:
-            self.cwd = from_wire(answer["cwd"], "cwd")
+            self._cwd = from_wire(answer["cwd"], "cwd")
         elif "cwd" in params:
-            self.cwd = posixpath.join(self.cwd, from_wire(params["cwd"], "cwd"))
+            self._cwd = posixpath.join(self._cwd, from_wire(params["cwd"], "cwd"))
 
     async def aclose(self) -> None:
         """End the session; its background processes continue. May be called more than once."""
@@ -225,9 +256,9 @@ class Session:
             return
         self._closed = True
         async with self._opening:  # the first call may be opening it
-            if self._id is not None and self._scope.closed is None:
+            if self._wire_id is not None and self._scope.closed is None:
                 with suppress(SlotClosed):
-                    await self._scope.call("session.close", {"session": self._id}, timeout_s=30)
+                    await self._scope.call("session.close", {"session": self._wire_id}, timeout_s=30)
 
     async def __aenter__(self) -> Self:
         return await self.open()

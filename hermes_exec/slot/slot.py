@@ -6,15 +6,28 @@ import os
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from os import PathLike
 from typing import cast
+from weakref import WeakSet
 
 import anyio
 
+from hermes_exec.aio.facade import SyncFacade
 from hermes_exec.aio.tasks import ShieldedTask
-from hermes_exec.checks import validate_count
+from hermes_exec.checks import validate_count, validate_timeout
 from hermes_exec.config.browser import BrowserConfig
 from hermes_exec.errors import ConfigError, SlotClosed
 from hermes_exec.results import Isolation, KillReceipt, ProcessInfo, RunResult
 from hermes_exec.slot.answers import items, process_info, receipt
+from hermes_exec.slot.checkpoint import (
+    AnyCheckpoint,
+    Checkpoint,
+    CheckpointStore,
+    HasSavedState,
+    ProcessPolicy,
+    StateKey,
+    States,
+    plain_checkpoint,
+    validate_process_policy,
+)
 from hermes_exec.slot.command import DEFAULT_OUTPUT_BYTES, DEFAULT_TIMEOUT_S, Command, Environment, command_params
 from hermes_exec.slot.disk import TRIAL, check_disk
 from hermes_exec.slot.files import Files
@@ -49,6 +62,7 @@ class Slot:
         backend: str,
         image: str | None,
         reset: Callable[[], Awaitable[None]],
+        checkpoints: CheckpointStore,
         network: bool = True,
         own_loopback: bool = False,
         browser: BrowserConfig | None = None,
@@ -64,6 +78,9 @@ class Slot:
         self._latest = scope
         self._reset = reset
         self._resetting = False
+        self._checkpoints = checkpoints
+        self._companions: WeakSet[HasSavedState] = WeakSet()
+        self._restored_sessions: dict[str, Session] = {}
 
     def __repr__(self) -> str:
         state = f" closed ({self._scope.closed})" if self.closed else ""
@@ -300,14 +317,43 @@ class Slot:
         answer = await scope.call("proc.list", {}, timeout_s=KILL_S)
         return [Process.from_entry(scope, entry) for entry in items(answer, "processes")]
 
-    def session(self, *, cwd: str | PathLike[str] | None = None, env: Environment | None = None) -> Session:
+    def session(
+        self,
+        *,
+        cwd: str | PathLike[str] | None = None,
+        env: Environment | None = None,
+        like: Session | SyncFacade[Session] | None = None,
+    ) -> Session:
         """Return a shell whose state lasts between its commands. It starts at its first command, or by `async with`.
 
+        `like` is a session of another slot, of which this slot was acquired as a fork: the returned session continues
+        from its state in the checkpoint.
+
         Raises:
+            ConfigError: If the checkpoint of this slot does not hold `like`, or `cwd` or `env` is given too.
             RuntimeError: If the pool's event loop does not run in this thread.
         """
         self._scope.check()
+        if like is not None:
+            if cwd is not None or env is not None:
+                raise ConfigError("like= keeps directory and variables of the session: give cwd= and env= to its calls")
+            return self._find_session(like.wrapped if isinstance(like, SyncFacade) else like)
         return Session(self._scope, self._scope.facts, self.workdir, cwd, self._with_extra(env))
+
+    def _find_session(self, like: Session) -> Session:
+        if like.belongs_to(self._scope):
+            return like
+        known = self._restored_sessions.get(like.id or "")
+        if known is not None and known.belongs_to(self._scope):
+            return known
+        session = Session.restored(self._scope, like.id) if like.id is not None else None
+        if session is None or like.id is None:
+            raise ConfigError(
+                "the checkpoint of this slot does not hold that session: start the session before "
+                "`slot.checkpoint()`, and acquire the slot with from_="
+            )
+        self._restored_sessions[like.id] = session
+        return session
 
     async def processes(self) -> list[ProcessInfo]:
         """Return all processes that run in the slot now."""
@@ -409,7 +455,8 @@ class Slot:
         await check_disk(self._scope, self.files, f"{self.tmp}/{TRIAL}")
 
     async def reset(self) -> None:
-        """End everything in the slot and empty workspace, home and tmp; `id` and the files of the image stay.
+        """End everything in the slot and empty workspace, home and tmp; `id` and the files of the image stay. A slot
+        that was acquired from a checkpoint returns to the checkpoint.
 
         Earlier processes, sessions, forwards, connections and calls under way raise SlotClosed. The holder of an
         exclusive sandbox gets another one, as in `SandboxPool.acquire`: `sandbox` changes.
@@ -418,6 +465,52 @@ class Slot:
             ExecError: If the slot could not be proven clean; it is quarantined and closed.
             AcquireTimeout, LaunchError: If there was no other sandbox; the slot is closed.
         """
+        await self._renew("the slot was reset", self._reset)
+
+    async def checkpoint(self, *, processes: ProcessPolicy = "keep", timeout_s: float | None = None) -> Checkpoint:
+        """Keep the files, the working directory and the shell sessions of this moment as a checkpoint.
+
+        The slot has to have a root of its own. Small changes are copied, which ends nothing. Large ones are frozen:
+        they become a read-only layer below the slot, in a time that does not depend on their size. If processes run,
+        they are stopped, the changes are copied whatever their size, and the processes continue. The checkpoint holds
+        no processes.
+
+        Args:
+            processes: What to do about processes and connections of the slot: "keep" them, "refuse" the checkpoint with
+                SlotBusy, or "end" them, which makes the checkpoint independent of the size of the changes.
+            timeout_s: Longest time; None for no limit.
+
+        Raises:
+            ConfigError: If the slot has no root of its own, or a limit of its disk; the message names the settings.
+            SlotBusy: If a command or file call is under way, or a process runs and `processes` is "refuse". Nothing has
+                changed.
+            OSError: ENOSPC if the disk has no room for the copy; the slot continues.
+            TimeoutError: If it took longer than `timeout_s`; there is no checkpoint.
+        """
+        self._scope.check()
+        processes, timeout_s = validate_process_policy(processes), validate_timeout(timeout_s)
+        states = States({each.state_key: each.save_state() for each in self._companions})
+        return await self._checkpoints.create(processes, timeout_s, states)
+
+    async def restore(self, checkpoint: AnyCheckpoint) -> None:
+        """Return the slot to a checkpoint of a slot in the same sandbox: files, working directory and shell sessions.
+
+        All processes and connections end. Sessions that the checkpoint holds continue with their state of that time.
+        Other sessions, and calls under way, raise SlotClosed. `id` stays.
+
+        Raises:
+            ConfigError: If the checkpoint is in another sandbox: acquire a slot there with `from_=`.
+            CheckpointLost: If the sandbox of the checkpoint has ended.
+            SlotClosed: If the checkpoint was dropped.
+            ExecError: If the slot could not be proven clean; it is quarantined and closed.
+        """
+        self._scope.check()
+        plain = plain_checkpoint(checkpoint)
+        self._checkpoints.check(plain)
+        await self._renew("the slot was restored to a checkpoint", lambda: self._checkpoints.restore(plain))
+
+    async def _renew(self, why: str, renew: Callable[[], Awaitable[None]]) -> None:
+        """End the calls under way, and wait for `renew`, also if the caller is cancelled."""
         self._scope.check()
         if self._resetting:
             raise SlotClosed("the slot is being reset")
@@ -426,9 +519,22 @@ class Slot:
         async def work() -> None:
             try:
                 with anyio.CancelScope(shield=True):
-                    await self._scope.close("the slot was reset", final=False)
-                await self._reset()
+                    await self._scope.close(why, final=False)
+                await renew()
             finally:
                 self._resetting = False
 
         await ShieldedTask(work).wait()
+
+    def keep_state_of(self, companion: HasSavedState) -> None:
+        """Save the state of an object beside the slot with each checkpoint, as long as the object exists."""
+        self._companions.add(companion)
+
+    def saved_state(self, key: StateKey) -> object | None:
+        """Return the state with this key in the checkpoint that the slot was set to; None if it has none."""
+        start = self._scope.start
+        return None if start is None else start.states.get(key)
+
+
+AnySlot = Slot | SyncFacade[Slot]
+"""A slot, or its blocking form."""

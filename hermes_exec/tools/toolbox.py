@@ -19,6 +19,7 @@ import hermes_exec.blocking
 from hermes_exec.aio.loop import raise_stray_cancellation
 from hermes_exec.aio.portal import call
 from hermes_exec.errors import CommandFailed, ConfigError, ErrorCause, ExecError, OutputLimitExceeded, SandboxDied
+from hermes_exec.slot.checkpoint import StateKey
 from hermes_exec.slot.run import OnOutput
 from hermes_exec.slot.slot import Slot
 from hermes_exec.tools.call import budget
@@ -33,7 +34,7 @@ from hermes_exec.tools.catalog.schemas import EXAMPLES, JsonObject
 from hermes_exec.tools.catalog.selection import choose_tools
 from hermes_exec.tools.catalog.toolsets import KNOWN_TOOLS, unavailability_reason, usable_tools
 from hermes_exec.tools.options import ToolOptions
-from hermes_exec.tools.state.tool_state import ToolState
+from hermes_exec.tools.state.tool_state import SavedToolState, ToolState
 from hermes_exec.tools.state.watch import Notice
 from hermes_exec.tools.terminal import background, notices
 
@@ -53,11 +54,19 @@ class Toolbox:
     same slot sees them, and closing a Toolbox ends none of them. Calls may run at the same time; commands of the
     session and writes of files run one after the other, in the order of their calls.
 
+    `like` is a Toolbox of the slot that this slot is a fork of: the new one has its tools and options, unless others
+    are given, and continues from its session and from the files that the model had seen at the checkpoint. After
+    `Slot.restore`, a Toolbox continues in the same way.
+
     Tools that a toolset names but this package does not have are left out and listed in `unavailable`.
 
     Raises:
-        ConfigError: If a name is unknown, if this package does not have a tool of `tools`, or if no tool remains.
+        ConfigError: If a name is unknown, if this package does not have a tool of `tools`, if no tool remains, or if
+            the checkpoint of this slot does not hold the state of `like`.
     """
+
+    state_key: StateKey
+    _state: ToolState
 
     @overload
     def __new__(
@@ -67,6 +76,7 @@ class Toolbox:
         *,
         tools: Iterable[str | HostTool] | None = None,
         options: ToolOptions | None = None,
+        like: Toolbox | None = None,
     ) -> Self: ...
     @overload
     def __new__(
@@ -76,6 +86,7 @@ class Toolbox:
         *,
         tools: Iterable[str | HostTool] | None = None,
         options: ToolOptions | None = None,
+        like: Toolbox | None = None,
     ) -> BlockingToolbox: ...
     def __new__(  # noqa: PYI034  (the overloads define the return type)
         cls,
@@ -84,14 +95,16 @@ class Toolbox:
         *,
         tools: Iterable[str | HostTool] | None = None,
         options: ToolOptions | None = None,
+        like: Toolbox | None = None,
     ) -> Toolbox:
         """Create the complete object. There is no `__init__`, because the class depends on the slot."""
         if isinstance(slot, hermes_exec.blocking.Slot):
-            return BlockingToolbox.wrap(Toolbox(slot.wrapped, toolsets, tools=tools, options=options), slot.portal)
+            make = partial(Toolbox, slot.wrapped, toolsets, tools=tools, options=options, like=like)
+            return BlockingToolbox.wrap(make() if like is None else _make_in_loop(slot.portal, make), slot.portal)
         if not isinstance(slot, Slot):
             raise ConfigError(f"a Toolbox works in a slot (`pool.slot()`), not in a {type(slot).__name__}")
         toolbox = object.__new__(cls)
-        toolbox._set_up(slot, toolsets, tools, options)
+        toolbox._set_up(slot, toolsets, tools, options, like.wrapped if isinstance(like, BlockingToolbox) else like)
         return toolbox
 
     def _set_up(
@@ -100,12 +113,29 @@ class Toolbox:
         toolsets: Iterable[str] | None,
         tools: Iterable[str | HostTool] | None,
         options: ToolOptions | None,
+        like: Toolbox | None,
     ) -> None:
-        self._schemas, self._host, self._code_tools, self.unavailable = choose_tools(toolsets, tools)
-        self._state = self._new_state(slot, options or ToolOptions())
+        if like is None or toolsets is not None or tools is not None:
+            self._schemas, self._host, self._code_tools, self.unavailable = choose_tools(toolsets, tools)
+        else:
+            self._schemas, self._host, self._code_tools = like._schemas, like._host, like._code_tools
+            self.unavailable = like.unavailable
+        self.state_key = StateKey() if like is None else like.state_key
+        if like is not None and slot.saved_state(like.state_key) is None:
+            raise ConfigError(
+                "the checkpoint of this slot does not hold the state of that Toolbox: make the Toolbox before "
+                "`slot.checkpoint()`, and acquire the slot with from_="
+            )
+        self._state = self._new_state(slot, options or (ToolOptions() if like is None else like._state.options))
+        slot.keep_state_of(self)
+
+    def save_state(self) -> SavedToolState:
+        """Return the state for a checkpoint of the slot."""
+        return self._state.save()
 
     def _new_state(self, slot: Slot, options: ToolOptions) -> ToolState:
-        return ToolState(
+        """Return a state for the slot as it is now: new, or from the checkpoint that the slot was set to."""
+        state = ToolState(
             slot,
             options,
             frozenset(self._schemas),
@@ -113,6 +143,10 @@ class Toolbox:
             call_tool=self._call_from_code,
             code_tools=self._code_tools,
         )
+        saved = slot.saved_state(self.state_key)
+        if isinstance(saved, SavedToolState):
+            state.load(saved)
+        return state
 
     around_calls_of_code: AroundCall | None = None
     """A wrapper for calls that code makes (execute_code), used for an agent's hooks and budgets.
@@ -380,6 +414,15 @@ class BlockingToolbox(Toolbox):
         self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _make_in_loop(portal: BlockingPortal, make: Callable[[], Toolbox]) -> Toolbox:
+    """Create a Toolbox in the event loop, where it finds the session of the one that it continues."""
+
+    async def work() -> Toolbox:
+        return make()
+
+    return call(portal, work)
 
 
 async def _run_host(host: HostTool, fitted: dict[str, Any]) -> CallOutcome:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 from unittest.mock import patch
 
 import anyio
@@ -16,6 +17,7 @@ from hermes_exec import ExecError
 from hermes_exec.channel import Channel, connection
 from hermes_exec.results import KillReceipt
 from hermes_exec.slot.answers import SlotFacts
+from hermes_exec.slot.checkpoint import Checkpoint, CheckpointAnswer, ProcessPolicy, States
 from hermes_exec.slot.scope import SlotScope
 from hermes_exec.slot.slot import Slot
 from tests.fuzz.runner import HostileRunner
@@ -110,6 +112,13 @@ async def _processes(slot: Slot) -> None:
     await slot.kill_all()
 
 
+async def _checkpoint(slot: Slot) -> None:
+    checkpoint = await slot.checkpoint()
+    await slot.restore(checkpoint)
+    await checkpoint.sizes()
+    await checkpoint.drop()
+
+
 async def _trees(slot: Slot) -> None:
     with tempfile.TemporaryDirectory(prefix="hermes-exec-fuzz-") as directory:
         try:
@@ -121,6 +130,7 @@ async def _trees(slot: Slot) -> None:
 
 CALLS: tuple[Callable[[Slot], Awaitable[None]], ...] = (
     *[_run, _live, _session, _process, _connect, _listen, _listen_on_a_port, _read, _write, _look, _processes] * 2,
+    _checkpoint,
     _trees,
 )
 
@@ -194,6 +204,38 @@ async def _channel(rng: Random, told: Told) -> AsyncIterator[Channel]:
         raise failure
 
 
+class Store:
+    """Asks the runner for checkpoints as a pool does, and sets nothing back."""
+
+    scope: SlotScope
+
+    async def create(self, processes: ProcessPolicy, timeout_s: float | None, states: States) -> Checkpoint:
+        params = {"checkpoint": "c1", "processes": processes}
+        answer = CheckpointAnswer.parse(await self.scope.call("slot.checkpoint", params, timeout_s=timeout_s))
+        return Checkpoint(
+            id="c1",
+            image=None,
+            answer=answer,
+            session_ids={},
+            shared_volumes=(),
+            states=states,
+            drop=self.drop,
+            measure=self.measure,
+        )
+
+    def check(self, checkpoint: Checkpoint) -> None:
+        assert checkpoint.id == "c1"
+
+    async def restore(self, checkpoint: Checkpoint) -> None:
+        checkpoint.start(await self.scope.call("slot.restore", {"checkpoint": checkpoint.id}, timeout_s=5))
+
+    async def drop(self, checkpoint: Checkpoint) -> None:
+        checkpoint.dropped = True
+
+    async def measure(self, checkpoint: Checkpoint) -> Mapping[str, Any]:
+        return await self.scope.call("checkpoint.info", {"checkpoint": checkpoint.id}, timeout_s=5)
+
+
 def _slot(channel: Channel) -> Slot:
     async def explain_loss(error: ExecError) -> ExecError:
         return error
@@ -204,5 +246,6 @@ def _slot(channel: Channel) -> Slot:
     def left(_: KillReceipt) -> None:
         return
 
-    scope = SlotScope("s0", "sandbox", SlotFacts.parse(SLOT), None, channel, explain_loss, left)
-    return Slot(id="s0", scope=scope, backend="hostile", image=None, reset=reset)
+    store = Store()
+    scope = store.scope = SlotScope("s0", "sandbox", SlotFacts.parse(SLOT), None, channel, explain_loss, left)
+    return Slot(id="s0", scope=scope, backend="hostile", image=None, reset=reset, checkpoints=store)

@@ -23,6 +23,13 @@ from tests.fuzz.seeds import EXIT, FILE, FOUND, LISTED, PROCESS, READY, RECEIPT,
 
 BROKEN = (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, OSError)
 TREE = tree(tarfile.PAX_FORMAT)
+CHECKPOINT = {
+    "layers": ["1"],
+    "sessions": {"s1": {"cwd": "/workspace"}},
+    "workdir": "/workspace",
+    "copied": True,
+    "killed": RECEIPT,
+}
 RESET = {"clean": True, "killed": RECEIPT, "differences": [], "uid": 1000, "gid": 1000}
 Said = list[tuple[FrameType, int, bytes]]
 """Kind, channel and content of what comes before a response."""
@@ -45,6 +52,9 @@ ANSWERS: dict[str, tuple[Said, dict[str, Any]]] = {
     "sandbox.info": ([], READY),
     "slot.create": ([], SLOT),
     "slot.reset": ([], RESET),
+    "slot.checkpoint": ([], CHECKPOINT),
+    "slot.restore": ([], {**RESET, "sessions": {"s1": {"session": "s2", "cwd": "/"}}, "workdir": "/workspace"}),
+    "checkpoint.info": ([], {**CHECKPOINT, "layers": [{"layer": "1", "entries": 3, "bytes": 4096}]}),
     "slot.destroy": ([], {"killed": RECEIPT}),
     "slot.kill_all": ([], {"killed": RECEIPT}),
     "slot.processes": ([], {"processes": [PROCESS]}),

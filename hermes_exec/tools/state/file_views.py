@@ -64,6 +64,10 @@ class FileViews:
             self._pages.popitem(last=False)
         return count
 
+    def copy(self) -> FileViews:
+        """Return a copy that changes by itself."""
+        return FileViews(self._files.copy(), self._pages.copy())
+
     def forget_pages(self) -> None:
         """Send every page in full again, as needed after the model's context was cut."""
         self._pages.clear()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
@@ -32,6 +32,18 @@ class CodeKernel(Protocol):
 
     async def aclose(self) -> None:
         """End the process and everything that it started."""
+
+
+@dataclass(frozen=True)
+class SavedToolState:
+    """The state of a Toolbox in a checkpoint of its slot."""
+
+    views: FileViews
+    searches: Repetition
+    failed_patches: Mapping[str, int]
+    return_directory: str | None
+    session: Session | None
+    had_kernel: bool
 
 
 @dataclass
@@ -80,6 +92,27 @@ class ToolState:
                 self._session = self.slot.session()
             await self._session.open()
             yield self._session
+
+    def save(self) -> SavedToolState:
+        """Return the part of this state that a checkpoint of the slot holds."""
+        return SavedToolState(
+            self.views.copy(),
+            replace(self.searches),
+            dict(self.failed_patches),
+            self.return_directory,
+            self._session if self._session is not None and self._session.id is not None else None,
+            self.kernel is not None,
+        )
+
+    def load(self, saved: SavedToolState) -> None:
+        """Take over the state of a checkpoint that the slot was set to."""
+        self.views, self.searches = saved.views.copy(), replace(saved.searches)
+        self.failed_patches = dict(saved.failed_patches)
+        self.return_directory = saved.return_directory
+        if saved.session is not None:
+            self._session = self.slot.session(like=saved.session)
+        if saved.had_kernel:
+            self.kernel_loss = "a checkpoint holds no processes"
 
     @property
     def cwd(self) -> str:

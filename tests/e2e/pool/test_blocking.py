@@ -145,9 +145,10 @@ def test_leaving_ends_the_sandboxes_also_by_an_error() -> None:
 def test_every_async_name_has_its_twin() -> None:
     import hermes_exec
 
-    for name in ("SandboxPool", "Slot", "Files", "Process", "Session", "Connection"):
+    for name in ("SandboxPool", "Slot", "Files", "Process", "Session", "Connection", "Checkpoint"):
         public = {attribute for attribute in vars(getattr(hermes_exec, name)) if not attribute.startswith("_")}
         internal = {"end", "expire", "move", "renew", "start", "from_entry", "from_config", "from_env"}
+        internal |= {"keep_state_of", "saved_state", "restored", "belongs_to"}
         assert public - internal <= set(dir(getattr(blocking, name))), name
 
 

@@ -158,10 +158,10 @@ class FakePool:
                 sandbox.suspect = False
                 if not pinned:
                     sandbox.checkpoints = 0
-            for waiter in pinned:
-                there = self.state.sandboxes.get(waiter.sandbox or 0)
-                if there is not None and waiter.slots > there.size - there.quarantined:
-                    del self.state.waiters[waiter.id]
+            for fork in pinned:
+                there = self.state.sandboxes.get(fork.sandbox or 0)
+                if there is not None and fork.slots > there.size - there.quarantined:
+                    del self.state.waiters[fork.id]
             for waiter in list(self.held):
                 self.release(waiter)
             if self.state.waiters and not self.phase(Phase.LAUNCHING):

@@ -1,0 +1,200 @@
+"""Checkpoints: the files and shell sessions of a slot at one moment. Slots return to them, and start from them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, NamedTuple, Protocol, Self, get_args
+from weakref import WeakKeyDictionary
+
+from hermes_exec.aio.facade import SyncFacade
+from hermes_exec.channel.encoding import from_wire
+from hermes_exec.errors import ConfigError, ProtocolError
+from hermes_exec.results import KillReceipt
+from hermes_exec.slot.answers import integer, items, optional_receipt
+
+ProcessPolicy = Literal["keep", "refuse", "end"]
+ALWAYS_LEFT_OUT = (
+    "processes and their memory",
+    "files in memory (/dev/shm and other tmpfs)",
+    "System V and POSIX IPC",
+    "deleted files that a process has open",
+    "connections",
+)
+
+
+States = WeakKeyDictionary["StateKey", object]
+"""The saved states of objects beside a slot."""
+
+
+class LayerSize(NamedTuple):
+    """The size of one layer of files: the number of its entries, and the bytes that they take on the disk."""
+
+    entries: int
+    bytes: int
+
+
+class RestoredSession(NamedTuple):
+    """A shell session that a slot got from a checkpoint: its id on the wire, and its directory."""
+
+    wire_id: str
+    cwd: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlotStart:
+    """The state that a slot got from a checkpoint: sessions by `Session.id`, and the saved states of toolboxes."""
+
+    workdir: str
+    sessions: Mapping[str, RestoredSession]
+    states: States
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointAnswer:
+    """The runner's answer to `slot.checkpoint`."""
+
+    workdir: str
+    sessions: Mapping[str, str]
+    """The directories of the sessions, by their ids on the wire."""
+    killed: KillReceipt | None
+
+    @classmethod
+    def parse(cls, answer: Mapping[str, Any]) -> CheckpointAnswer:
+        """Parse the answer. Raises ProtocolError if a field is missing or has a wrong type."""
+        sessions = {wire_id: from_wire(facts.get("cwd"), "cwd") for wire_id, facts in _sessions(answer).items()}
+        return cls(from_wire(answer.get("workdir"), "workdir"), sessions, optional_receipt(answer.get("killed")))
+
+
+class Checkpoint:
+    """The files, the working directory and the shell sessions of a slot at one moment, made by `Slot.checkpoint`.
+
+    `id` is its name. `holds` is "root": it holds the slot's whole root. `left_out` lists the state that it does not
+    hold. `image` is the image of the slot, `workdir` the slot's working directory, and `sessions` maps the `Session.id`
+    of each open shell session to its directory. `killed` is the receipt of the processes that `processes="end"` ended.
+
+    It lives in the sandbox of the slot, which the pool keeps as long as the checkpoint is not dropped. When the sandbox
+    dies, the checkpoint is lost (CheckpointLost). `async with checkpoint:` drops it at the end of the block.
+    """
+
+    holds: Literal["root"] = "root"
+
+    def __init__(
+        self,
+        *,
+        id: str,  # noqa: A002 - the public name of the attribute
+        image: str | None,
+        answer: CheckpointAnswer,
+        session_ids: Mapping[str, str],
+        shared_volumes: tuple[str, ...],
+        states: States,
+        drop: Callable[[Checkpoint], Awaitable[None]],
+        measure: Callable[[Checkpoint], Awaitable[Mapping[str, Any]]],
+    ) -> None:
+        self.id = id
+        self.image = image
+        self.workdir = answer.workdir
+        self.sessions: Mapping[str, str] = {session_ids.get(wire, wire): cwd for wire, cwd in answer.sessions.items()}
+        self.left_out = (*ALWAYS_LEFT_OUT, *(f"the shared volume {path}" for path in shared_volumes))
+        self.killed = answer.killed
+        self.dropped = False
+        self._session_ids = {wire: session_ids.get(wire, wire) for wire in answer.sessions}
+        self._states = states
+        self._drop, self._measure = drop, measure
+
+    def __repr__(self) -> str:
+        return f"<Checkpoint {self.id}{' dropped' if self.dropped else ''}>"
+
+    async def sizes(self) -> tuple[LayerSize, ...]:
+        """Return the size of each layer of its files over the image, the oldest first.
+
+        A layer takes its room once, whatever the number of checkpoints and slots that share it.
+
+        Raises:
+            SlotClosed: If it was dropped. CheckpointLost: If its sandbox has ended.
+        """
+        layers = items(await self._measure(self), "layers")
+        return tuple(LayerSize(integer(layer, "entries"), integer(layer, "bytes")) for layer in layers)
+
+    async def drop(self) -> None:
+        """Forget the checkpoint. Its files take room until no slot uses them. May be called more than once.
+
+        Slots that were acquired from it or restored to it do not change, and the former still return to it by `reset`.
+        """
+        await self._drop(self)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.drop()
+
+    def start(self, answer: Mapping[str, Any]) -> SlotStart:
+        """Return the state of a slot that was set to this checkpoint, from the answer to `slot.restore`."""
+        sessions = {}
+        for wire, facts in _sessions(answer).items():
+            if (session_id := self._session_ids.get(wire)) is not None:
+                name = facts.get("session")
+                if not isinstance(name, str):
+                    raise ProtocolError("the sandbox sent a restored session without an id")
+                sessions[session_id] = RestoredSession(name, from_wire(facts.get("cwd"), "cwd"))
+        return SlotStart(from_wire(answer.get("workdir"), "workdir"), sessions, self._states)
+
+
+class StateKey:
+    """The key of a saved state: objects that continue one another in slots and their forks share it."""
+
+
+class HasSavedState(Protocol):
+    """An object beside a slot whose state belongs to the slot's checkpoints, such as a Toolbox."""
+
+    state_key: StateKey
+
+    def save_state(self) -> object:
+        """Return the present state, which nobody changes later."""
+
+
+class CheckpointStore(Protocol):
+    """The pool's part of the checkpoints of one slot."""
+
+    async def create(self, processes: ProcessPolicy, timeout_s: float | None, states: States) -> Checkpoint:
+        """Implement `Slot.checkpoint`. `states` are the saved states of the objects beside the slot."""
+
+    def check(self, checkpoint: Checkpoint) -> None:
+        """Raise the error of `Slot.restore` for a checkpoint that the slot cannot return to."""
+
+    async def restore(self, checkpoint: Checkpoint) -> None:
+        """Set the slot, whose calls have ended, to the checkpoint."""
+
+
+AnyCheckpoint = Checkpoint | SyncFacade[Checkpoint]
+"""A checkpoint, or its blocking form."""
+
+
+def plain_checkpoint(checkpoint: AnyCheckpoint) -> Checkpoint:
+    """Return the checkpoint itself for it or its blocking form.
+
+    Raises:
+        ConfigError: If it is neither.
+    """
+    plain = checkpoint.wrapped if isinstance(checkpoint, SyncFacade) else checkpoint
+    if not isinstance(plain, Checkpoint):
+        raise ConfigError(f"a checkpoint is what `slot.checkpoint()` returns, not a {type(checkpoint).__name__}")
+    return plain
+
+
+def validate_process_policy(processes: ProcessPolicy) -> ProcessPolicy:
+    """Return a valid policy. Raises ConfigError."""
+    if processes not in get_args(ProcessPolicy):
+        raise ConfigError(f"processes must be 'keep', 'refuse' or 'end', not {processes!r}")
+    return processes
+
+
+def _sessions(answer: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    sessions = answer.get("sessions")
+    if not isinstance(sessions, dict) or not all(isinstance(facts, dict) for facts in sessions.values()):
+        raise ProtocolError("the sandbox sent sessions of a wrong type")
+    return sessions
