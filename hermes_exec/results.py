@@ -352,8 +352,8 @@ class PoolStats:
 
     `sandboxes` counts sandboxes by state. The acquire times are over the last thousand acquisitions. `slots_most` is
     the maximum number of slots at once, `acquired` the number of acquisitions since the pool was entered, and
-    `released` how many of these have ended. `runners` maps each sandbox to the memory of its runner, at most some
-    seconds old.
+    `released` how many of these have ended. `checkpoints` counts the living checkpoints. `runners` maps each sandbox to
+    the memory of its runner, at most some seconds old.
     """
 
     sandboxes: Mapping[str, int]
@@ -368,6 +368,7 @@ class PoolStats:
     calls: int = 0
     acquired: int = 0
     released: int = 0
+    checkpoints: int = 0
     acquire_p50_s: float = 0.0
     acquire_p95_s: float = 0.0
     runners: Mapping[str, RunnerMemory] = field(default_factory=dict)

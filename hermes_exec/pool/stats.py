@@ -28,6 +28,7 @@ def pool_stats(running: RunningPool | None, slots_most: int) -> PoolStats:
         calls=fleet.calls_before + sum(sandbox.channel.calls for sandbox in fleet.sandboxes.values()),
         acquired=queue.acquired,
         released=queue.acquired - len(running.releases.held),
+        checkpoints=len(running.checkpoints),
         acquire_p50_s=_percentile(waits, 0.5),
         acquire_p95_s=_percentile(waits, 0.95),
         runners={sandbox.id: sandbox.channel.memory for sandbox in fleet.sandboxes.values()},
