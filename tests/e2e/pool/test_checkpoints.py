@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import anyio
 import pytest
@@ -22,12 +22,13 @@ from hermes_exec import (
     SlotClosed,
     tools,
 )
+from hermes_exec.slot.checkpoint import ProcessPolicy
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio]
 Image = Callable[[str], str]
 Factory = Callable[..., SandboxPool]
-SMALL = "echo one > note; mkdir d; echo two > d/x; rm /etc/issue; echo 3 > /opt/three; chmod 4755 /opt/three"
+SMALL = "echo one > note; mkdir -p d /opt; echo two > d/x; rm /etc/issue; echo 3 > /opt/three; chmod 4755 /opt/three"
 LARGE = "for i in $(seq 2500); do echo $i > f$i; done; head -c 40000000 /dev/urandom > big"
 DIGEST = (
     "find / -xdev -not -path '/proc/*' -not -path '/sys/*' -not -path '/dev/*' -printf '%p %y %m %u %g %T@ %l\\n' "
@@ -189,10 +190,10 @@ async def test_command_under_way_refuses_a_checkpoint(pool: SandboxPool) -> None
     async with pool.slot() as slot, anyio.create_task_group() as tasks:
         tasks.start_soon(partial(slot.run, "touch began; sleep 60"))
         await eventually(lambda: slot.files.exists("began"))
-        for processes in ("keep", "refuse", "end"):
+        for processes in get_args(ProcessPolicy):
             with pytest.raises(SlotBusy):
                 await slot.checkpoint(processes=processes)
-        assert pool.stats().checkpoints == 0
+        await until(lambda: pool.stats().checkpoints == 0)
         tasks.cancel_scope.cancel()
 
 
@@ -384,7 +385,7 @@ async def test_slots_without_a_root_of_their_own_are_refused(docker_image: Image
 def test_blocking_forms(pool_of: Factory) -> None:
     with pool_of() as pool, pool.slot() as slot:
         session = slot.session()
-        session.run("cd /opt; echo x > y")
+        session.run("mkdir /opt; cd /opt; echo x > y")
         toolbox = tools.Toolbox(slot)
         toolbox.call("terminal", {"command": "cd /srv"})
         with slot.checkpoint() as checkpoint:
