@@ -124,6 +124,7 @@ async def test_nested_checkpoints_restore_in_any_order(pool: SandboxPool) -> Non
             await slot.restore(checkpoints[0])
 
 
+@pytest.mark.loops
 async def test_sessions_continue_in_slot_restored_slot_and_forks(pool: SandboxPool) -> None:
     async with pool.slot() as slot:
         session, late = slot.session(), slot.session()
@@ -293,6 +294,7 @@ async def test_fork_waits_for_a_slot_of_its_sandbox(pool_of: Factory) -> None:
             assert fork.sandbox == slot.sandbox
 
 
+@pytest.mark.loops
 async def test_cancelled_checkpoint_and_fork_leave_nothing(pool: SandboxPool) -> None:
     async with pool.slot() as slot:
         await output(slot, LARGE)
@@ -313,6 +315,7 @@ async def test_cancelled_checkpoint_and_fork_leave_nothing(pool: SandboxPool) ->
         assert pool.stats().slots_quarantined == 0
 
 
+@pytest.mark.loops
 async def test_restore_ends_calls_under_way(pool: SandboxPool) -> None:
     async with pool.slot() as slot, anyio.create_task_group() as tasks:
         checkpoint = await slot.checkpoint()
