@@ -206,8 +206,8 @@ class Checkpoint(SyncFacade[checkpoint.Checkpoint]):
         self.drop()
 
 
-async def _drop(_: slot.Slot, made: checkpoint.Checkpoint) -> None:
-    await made.drop()
+async def _drop(_: slot.Slot, result: checkpoint.Checkpoint) -> None:
+    await result.drop()
 
 
 class Slot(SyncFacade[slot.Slot]):

@@ -52,7 +52,7 @@ class Checkpoints:
         self, slot_id: str, processes: ProcessPolicy, timeout_s: float | None, states: States
     ) -> Checkpoint:
         """Make a checkpoint of a held slot. Raises as `Slot.checkpoint`."""
-        pooled = self._held(slot_id)
+        pooled = self._find_slot(slot_id)
         sandbox, scope, slot, request = pooled.sandbox, pooled.calls, pooled.holder, pooled.request
         assert slot is not None
         assert request is not None
@@ -112,7 +112,7 @@ class Checkpoints:
 
     def check(self, slot_id: str, checkpoint: Checkpoint) -> None:
         """Raise the error of `Slot.restore` for a checkpoint that a slot cannot return to."""
-        there, here = self.find(checkpoint).sandbox, self._held(slot_id).sandbox
+        there, here = self.find(checkpoint).sandbox, self._find_slot(slot_id).sandbox
         if here is not there:
             raise ConfigError(
                 f"the checkpoint {checkpoint.id} is in the sandbox {there.id}, and the slot in {here.id}: "
@@ -137,7 +137,7 @@ class Checkpoints:
 
     def check_fork(self, slot: Slot, count: int) -> None:
         """Raise ConfigError if a slot cannot have so many forks."""
-        sandbox = self._held(slot.id).sandbox
+        sandbox = self._find_slot(slot.id).sandbox
         check_own_root(sandbox.template)
         check_room(sandbox, slot, count)
 
@@ -174,7 +174,7 @@ class Checkpoints:
         except ExecError as error:
             raise await sandbox.explain_loss(error) from error
 
-    def _held(self, slot_id: str) -> PooledSlot:
+    def _find_slot(self, slot_id: str) -> PooledSlot:
         if (pooled := self._releases.held.get(slot_id)) is None:
             raise SlotClosed("the slot was released")
         return pooled

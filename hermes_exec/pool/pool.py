@@ -399,7 +399,7 @@ class SandboxPool:
             timeout_s: Longest wait (default: the pool's `acquire_timeout_s`).
             owner: A name for the Acquired event.
             from_: A checkpoint. The slot starts from its state, in its sandbox, without `files` and `slot_setup`.
-                Unless named here, the profile and image are those of the checkpoint's slot.
+                `profile` and `image` are by default the same as for the checkpoint's slot.
 
         Raises:
             AcquireTimeout: If no slot became free in time.

@@ -59,7 +59,7 @@ class Session:
         self._closed = False
 
     @classmethod
-    def restored(cls, scope: SlotScope, session_id: str) -> Self | None:
+    def from_checkpoint(cls, scope: SlotScope, session_id: str) -> Self | None:
         """Return the session of this id that a slot got from its checkpoint; None if there is none."""
         if scope.start is None or session_id not in scope.start.sessions:
             return None

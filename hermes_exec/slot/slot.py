@@ -343,10 +343,10 @@ class Slot:
     def _find_session(self, like: Session) -> Session:
         if like.belongs_to(self._scope):
             return like
-        known = self._restored_sessions.get(like.id or "")
-        if known is not None and known.belongs_to(self._scope):
-            return known
-        session = Session.restored(self._scope, like.id) if like.id is not None else None
+        handle = self._restored_sessions.get(like.id or "")
+        if handle is not None and handle.belongs_to(self._scope):
+            return handle
+        session = Session.from_checkpoint(self._scope, like.id) if like.id is not None else None
         if session is None or like.id is None:
             raise ConfigError(
                 "the checkpoint of this slot does not hold that session: start the session before "
@@ -530,7 +530,7 @@ class Slot:
         """Save the state of an object beside the slot with each checkpoint, as long as the object exists."""
         self._companions.add(companion)
 
-    def saved_state(self, key: StateKey) -> object | None:
+    def find_saved_state(self, key: StateKey) -> object | None:
         """Return the state with this key in the checkpoint that the slot was set to; None if it has none."""
         start = self._scope.start
         return None if start is None else start.states.get(key)

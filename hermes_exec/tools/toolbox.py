@@ -121,7 +121,7 @@ class Toolbox:
             self._schemas, self._host, self._code_tools = like._schemas, like._host, like._code_tools
             self.unavailable = like.unavailable
         self.state_key = StateKey() if like is None else like.state_key
-        if like is not None and slot.saved_state(like.state_key) is None:
+        if like is not None and slot.find_saved_state(like.state_key) is None:
             raise ConfigError(
                 "the checkpoint of this slot does not hold the state of that Toolbox: make the Toolbox before "
                 "`slot.checkpoint()`, and acquire the slot with from_="
@@ -143,7 +143,7 @@ class Toolbox:
             call_tool=self._call_from_code,
             code_tools=self._code_tools,
         )
-        saved = slot.saved_state(self.state_key)
+        saved = slot.find_saved_state(self.state_key)
         if isinstance(saved, SavedToolState):
             state.load(saved)
         return state
@@ -417,7 +417,7 @@ class BlockingToolbox(Toolbox):
 
 
 def _make_in_loop(portal: BlockingPortal, make: Callable[[], Toolbox]) -> Toolbox:
-    """Create a Toolbox in the event loop, where it finds the session of the one that it continues."""
+    """Create a Toolbox in the event loop, where sessions can be found."""
 
     async def work() -> Toolbox:
         return make()

@@ -22,7 +22,7 @@ MANY = "i=0; while [ $i -lt 2100 ]; do echo $i > f$i; i=$((i + 1)); done"
 
 
 @asynccontextmanager
-async def _prepared(ctx: Context) -> AsyncIterator[tuple[SandboxPool, Slot]]:
+async def _prepare(ctx: Context) -> AsyncIterator[tuple[SandboxPool, Slot]]:
     """Acquire a slot in a sandbox with room for its forks."""
     async with ctx.pool(slots_per_sandbox=4, slot_root="own") as pool, pool.slot() as slot:
         try:
@@ -43,7 +43,7 @@ async def check_restore_returns_to_the_checkpoint(ctx: Context) -> None:
     """A restore brings back the files of the whole root, ends every process, and keeps the slot's id; copied and frozen
     changes alike.
     """
-    async with _prepared(ctx) as (_, slot):
+    async with _prepare(ctx) as (_, slot):
         for change in ("echo kept > note && mkdir -p /held && echo x > /held/x && chmod 750 /held", MANY):
             await _print(slot, change)
             checkpoint = await slot.checkpoint()
@@ -63,7 +63,7 @@ async def check_forks_are_private_copies(ctx: Context) -> None:
     """Forks start as copies of the checkpoint's slot. Their changes reach no other slot; a reset returns to the
     checkpoint, and a release to the image.
     """
-    async with _prepared(ctx) as (pool, slot):
+    async with _prepare(ctx) as (pool, slot):
         await _print(slot, f"{MANY}; echo one > note")
         async with pool.fork(slot, 3) as forks:
             equal([await _print(fork, "cat note f2099") for fork in forks], ["one\n2099\n"] * 3, "files of forks")
@@ -79,7 +79,7 @@ async def check_forks_are_private_copies(ctx: Context) -> None:
 @check("checkpoints", "shell", "own-root", own_pool=True)
 async def check_sessions_continue_from_a_checkpoint(ctx: Context) -> None:
     """A session of the checkpoint continues in the restored slot and in a fork; a later one raises SlotClosed."""
-    async with _prepared(ctx) as (pool, slot):
+    async with _prepare(ctx) as (pool, slot):
         session, late = slot.session(), slot.session()
         await session.run("mkdir d; cd d; export A=1")
         checkpoint = await slot.checkpoint()
@@ -99,7 +99,7 @@ async def check_busy_slots_refuse_a_checkpoint(ctx: Context) -> None:
     """A command under way, and with `processes="refuse"` any process, is SlotBusy and changes nothing; `"end"` ends
     processes.
     """
-    async with _prepared(ctx) as (_, slot):
+    async with _prepare(ctx) as (_, slot):
         async with anyio.create_task_group() as tasks:
             began = anyio.Event()
             tasks.start_soon(partial(slot.run, "echo began; sleep 60", on_output=lambda *_: began.set()))
