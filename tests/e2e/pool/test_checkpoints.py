@@ -301,7 +301,7 @@ async def test_cancelled_checkpoint_and_fork_leave_nothing(pool: SandboxPool) ->
         await slot.spawn("sleep 100")
         for delay_s in (0.0, 0.002, 0.01, 0.05, 0.2):
             with anyio.move_on_after(delay_s):
-                await slot.checkpoint()
+                await (await slot.checkpoint()).drop()
         await until(lambda: pool.stats().checkpoints == 0)
         assert await output(slot, "ls f* | wc -l") == "2500\n"
         checkpoint = await slot.checkpoint(processes="end")
