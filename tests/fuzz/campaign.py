@@ -28,7 +28,7 @@ RUNNER = ROOT / "runner"
 GROWN = ROOT / ".cache" / "fuzz"
 MILLION = 1_000_000
 # These write files, or hold a whole conversation with a server, for each input.
-SLOW = {"FuzzPutTree": 40_000, "FuzzStream": 60_000, "archive": 60_000}
+SLOW = {"FuzzPutTree": 40_000, "FuzzUnpack": 40_000, "FuzzStream": 60_000, "archive": 60_000}
 CONVERSATIONS = {"channel": MILLION, "pool": 100_000, "driver": MILLION}
 AT_ONCE = 2
 

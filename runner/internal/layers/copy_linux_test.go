@@ -36,7 +36,7 @@ func TestCopyEqualsItsSource(t *testing.T) {
 	if err != nil || size.Entries != len(want)-1 {
 		t.Errorf("%v %v, %d", size, err, len(want))
 	}
-	must(t, Copy(t.Context(), dir+"/to", dir+"/again", Bound{Entries: size.Entries, Bytes: size.Bytes}))
+	must(t, Copy(t.Context(), dir+"/to", dir+"/again", Bound(size)))
 	requireEqual(t, want, describe(t, dir+"/again"))
 }
 
