@@ -303,7 +303,11 @@ func newServer(base string, shared, volumes, own []string, network string, filte
 	if filter {
 		manager.EnableFilter()
 	}
-	return serve.New(serve.Config{Base: base, Own: own, Lease: lease, Slots: manager, Isolation: facts,
+	var roots []string
+	if os.Getpid() == 1 { // otherwise the root belongs to a machine and must not change
+		roots = append([]string{"/"}, own...)
+	}
+	return serve.New(serve.Config{Base: base, Roots: roots, Lease: lease, Slots: manager, Isolation: facts,
 		Version: version, Log: logger})
 }
 

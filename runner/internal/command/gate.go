@@ -74,22 +74,24 @@ func (s *Scope) enter(ctx context.Context, count func()) error {
 	}
 }
 
-// Hold holds new calls back until release. With calls under way, or another hold, it does not: calls
-// is then their number, and release is nil. connections is the number of connections, which go on.
-func (s *Scope) Hold() (release func(), calls, connections int) {
-	s.gate.mu.Lock()
-	defer s.gate.mu.Unlock()
-	if s.gate.calls > 0 || s.gate.open != nil {
-		return nil, max(s.gate.calls, 1), len(s.gate.links)
-	}
+// Hold holds new calls back until release, after the end of another hold. With calls under way it
+// does not, and release is nil.
+func (s *Scope) Hold(ctx context.Context) (release func(), calls, connections int, err error) {
 	open := make(chan struct{})
-	s.gate.open = open
+	err = s.enter(ctx, func() {
+		if calls, connections = s.gate.calls, len(s.gate.links); calls == 0 {
+			s.gate.open = open
+		}
+	})
+	if err != nil || calls > 0 {
+		return nil, calls, connections, err
+	}
 	return func() {
 		s.gate.mu.Lock()
 		defer s.gate.mu.Unlock()
 		s.gate.open = nil
 		close(open)
-	}, 0, len(s.gate.links)
+	}, 0, connections, nil
 }
 
 // EndConnections ends all connections and listeners of the slot.

@@ -106,7 +106,10 @@ func (r *Runner) makeCheckpoint(ctx context.Context, p checkpointParams, cp *che
 	if err != nil {
 		return err
 	}
-	release, calls, connections := scope.Hold()
+	release, calls, connections, err := scope.Hold(ctx)
+	if err != nil {
+		return err
+	}
 	if calls > 0 {
 		return newBusyError("calls of the slot are under way", calls, nil)
 	}

@@ -44,11 +44,17 @@ type sandbox struct {
 
 func openSandbox(t *testing.T, slots ...string) *sandbox {
 	t.Helper()
+	return openSandboxAs(t, "", slots...)
+}
+
+// openSandboxAs is openSandbox with a user of the image.
+func openSandboxAs(t *testing.T, user string, slots ...string) *sandbox {
+	t.Helper()
 	testsandbox.Skip(t)
 	b, d := testdriver.Open(t)
 	for _, slot := range slots {
 		d.Call("slot.create", testdriver.Params{"slot": slot, "level": "auto", "floor": "none", "network": true,
-			"own_root": true, "workspace": "/workspace"}, nil)
+			"own_root": true, "workspace": "/workspace", "user": user}, nil)
 	}
 	return &sandbox{d, b.Base}
 }
@@ -312,5 +318,47 @@ func TestInTheSandboxConnectionsOutliveACopy(t *testing.T) {
 	}
 	if err := k.Finish(nil); err == nil || err.Kind != "slot_closed" {
 		t.Errorf("%+v", err)
+	}
+}
+
+func TestInTheSandboxCheckpointOfAnImagesUser(t *testing.T) {
+	s := openSandboxAs(t, "daemon", "a", "b")
+	s.out("a", "echo mine > file; chmod 600 file")
+	s.Spawn(testdriver.Shell("a", "while :; do date +%N > tick; done"))
+	s.out("a", "until [ -s tick ]; do :; done")
+	for _, processes := range []string{"keep", "end"} {
+		if h := s.checkpoint("a", processes, processes); h.Copied == (processes == "end") {
+			t.Errorf("%+v", h)
+		}
+		s.restore("b", processes)
+		if out := s.out("b", "id -un; cat file; stat -c %U:%a file . /root /tmp"); out !=
+			"daemon\nmine\ndaemon:600\ndaemon:755\nroot:700\nroot:1777" {
+			t.Errorf("%q", out)
+		}
+	}
+}
+
+func TestInTheSandboxCheckpointsAtTheSameTime(t *testing.T) {
+	s := openSandbox(t, "a", "b")
+	s.out("a", "mkdir t; cd t; for i in $(seq 500); do echo > $i; done")
+	var talks []*testdriver.Talk
+	for n := range 4 {
+		for _, slot := range []string{"a", "b"} {
+			p := testdriver.Params{"slot": slot, "checkpoint": fmt.Sprint(slot, n), "processes": "end"}
+			talks = append(talks, s.Begin("slot.checkpoint", p, 1<<20))
+		}
+		p := testdriver.Params{"slot": "a", "checkpoint": "a0", "processes": "end"} // the same again
+		talks = append(talks, s.Begin("slot.checkpoint", p, 1<<20))
+	}
+	for _, k := range talks {
+		if err := k.Finish(nil); err != nil {
+			t.Error(err)
+		}
+	}
+	for n := range 4 {
+		s.restore("b", fmt.Sprint("a", n))
+		if out := s.out("b", "ls t | wc -l"); out != "500" {
+			t.Error(n, out)
+		}
 	}
 }

@@ -14,14 +14,12 @@ import (
 	"time"
 
 	"hermes-exec/runner/internal/bounded"
+	"hermes-exec/runner/internal/ipc"
 )
 
 // trialTimeout is how long files of an ended agent may stay open: those of the runner are closed
 // beside the end.
 const trialTimeout = 200 * time.Millisecond
-
-// errNoProof means that a trial would not notice open files.
-var errNoProof = errors.New("this file system does not show whether a layer is in use")
 
 // mountLayer mounts directory n of the image with the layers of the stack and the slot's own layer
 // over it. lower is the directory of the sandbox. The process must be in the store.
@@ -139,7 +137,8 @@ const overlayPrefix = "user.overlay."
 
 // proveClosed proves that nobody can write to the frozen directories any more: as long as a file of
 // an overlay is open anywhere, its upper directory cannot be the upper directory of another overlay
-// with an index. Where the kernel does not tell, a control mount succeeds instead of failing.
+// with an index. Where an index is impossible, a control mount succeeds instead of failing, or
+// the trial itself fails. Without proof the error is ErrInUse.
 func (v View) proveClosed() error {
 	if len(v.Frozen) == 0 {
 		return nil
@@ -157,25 +156,29 @@ func (v View) proveClosed() error {
 			time.Sleep(time.Millisecond)
 			err = tryUpper(trial, "/at", upper, strconv.Itoa(i)+"-"+strconv.Itoa(n))
 		}
-		if errors.Is(err, syscall.EBUSY) {
-			return ErrInUse
-		}
 		if err != nil {
-			return err
+			return unproven(err)
 		}
 		if i == 0 {
 			if err = tryUpper(trial, "/control", upper, "work"); err == nil {
-				err = errNoProof
-				_ = syscall.Unmount(trial+"/control", 0)
+				err = errors.Join(ErrInUse, syscall.Unmount(trial+"/control", 0))
 			} else if errors.Is(err, syscall.EBUSY) {
 				err = nil
 			}
 		}
 		if err := errors.Join(err, syscall.Unmount(trial+"/at", 0)); err != nil {
-			return err
+			return unproven(err)
 		}
 	}
 	return nil
+}
+
+// unproven is ErrInUse, unless the trial lacked memory or room.
+func unproven(err error) error {
+	if ipc.IsShortage(err) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrInUse, err)
 }
 
 // tryUpper mounts an overlay with an index over an empty directory.

@@ -38,7 +38,7 @@ const (
 // Config is the configuration of a Server.
 type Config struct {
 	Base      string        // directory of this runner; the socket is below it
-	Own       []string      // mounted directories of a container that end with it
+	Roots     []string      // directories that end with the sandbox: its root, and mounts of the engine
 	Lease     time.Duration // until the first HELLO sets another; 0: 60 s
 	Slots     *slots.Manager
 	Isolation any // facts of the probe, for READY
@@ -131,12 +131,10 @@ func (s *Server) shutDown() {
 	if receipt.Left > 0 {
 		s.log.Printf("%d processes are left", receipt.Left)
 	}
-	if os.Getpid() == 1 { // otherwise the root belongs to a machine and must not change
-		until := time.Now().Add(flattenTimeout)
-		for _, root := range append([]string{"/"}, s.config.Own...) {
-			for _, problem := range leftover.Flatten(root, s.began, time.Until(until)) {
-				s.log.Print("left behind: ", problem)
-			}
+	until := time.Now().Add(flattenTimeout)
+	for _, root := range s.config.Roots {
+		for _, problem := range leftover.Flatten(root, s.began, time.Until(until)) {
+			s.log.Print("left behind: ", problem)
 		}
 	}
 	s.Endpoint.Close(ctx, s.reason.reason, s.reason.message)

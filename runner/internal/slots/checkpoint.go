@@ -53,6 +53,9 @@ func (l *SlotLayers) Copy(ctx context.Context, bound layers.Bound) (layers.Stack
 	if len(changed) == 0 {
 		return s.stack.Use(), nil
 	}
+	if err := checkDepth(s.stack); err != nil {
+		return nil, err
+	}
 	left := bound
 	for _, n := range changed { // a copy that is given up costs its time
 		if err := spend(&left, bound, func() (layers.Size, error) {
@@ -142,9 +145,8 @@ func (s *slot) giveUp(why error) error {
 
 // prepareFreeze makes the directories for a new layer and for the slot's further changes.
 func (s *slot) prepareFreeze() (layer *layers.Layer, next string, err error) {
-	if len(s.stack) >= layers.MaxStack {
-		return nil, "", failure("no_layers", "the slot has %d layers, the most that it can have: continue from an "+
-			"earlier checkpoint", layers.MaxStack)
+	if err := checkDepth(s.stack); err != nil {
+		return nil, "", err
 	}
 	next = filepath.Join(s.dir, "next")
 	if err := os.Mkdir(next, 0o700); err != nil {
@@ -194,6 +196,15 @@ func (s *slot) replaceTop(ctx context.Context) error {
 	s.stack[last] = layer
 	s.setup.View.Stack, s.setup.View.Frozen = viewStack(s.stack), nil
 	return layers.Stack{open}.Release()
+}
+
+// checkDepth returns an error if no layer can be added.
+func checkDepth(stack layers.Stack) error {
+	if len(stack) < layers.MaxStack {
+		return nil
+	}
+	return failure("no_layers", "the slot has %d layers, the most that it can have: continue from an older one",
+		layers.MaxStack)
 }
 
 // spend subtracts a size from what is left of a bound.

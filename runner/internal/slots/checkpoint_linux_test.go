@@ -313,3 +313,37 @@ func TestInTheSandboxCheckpointsOnAFullDisk(t *testing.T) {
 		})
 	}
 }
+
+func TestInTheSandboxStackHasALimit(t *testing.T) {
+	b, _ := ownRoot(t, "")
+	var stack layers.Stack
+	for n := range layers.MaxStack {
+		layer, err := b.layers.Add()
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir := layer.Path(0)
+		if err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(fmt.Sprint(dir, "/n", n), nil, 0o600),
+			os.WriteFile(dir+"/last", []byte(fmt.Sprint(n)), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		layer.AddPart(0)
+		stack = stack.With(layer)
+	}
+	b.restore("a", stack)
+	if out := b.sh("a", "ls / | grep -c ^n; cat /last"); out != "200\n199" {
+		t.Errorf("%q", out)
+	}
+	b.sh("a", "echo > /workspace/more; sleep 1000 >/dev/null 2>&1 &")
+	_, err := b.layered("a").Copy(context.Background(), layers.Bound{})
+	if kind(err) != "no_layers " {
+		t.Error(err)
+	}
+	_, err = b.layered("a").Freeze(context.Background(), "/workspace", func(*link.Agent) {})
+	if kind(err) != "no_layers " {
+		t.Error(err)
+	}
+	if out := b.sh("a", "ls /workspace; pgrep -c sleep"); out != "more\n1" {
+		t.Errorf("%q", out)
+	}
+}
