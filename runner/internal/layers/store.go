@@ -59,8 +59,11 @@ func (s *Store) Add() (*Layer, error) {
 	return l, nil
 }
 
+// Dir returns the directory of the layer.
+func (l *Layer) Dir() string { return filepath.Join(l.store.Dir, l.ID) }
+
 // Path returns the path of the changes to directory n of the image.
-func (l *Layer) Path(n int) string { return filepath.Join(l.store.Dir, l.ID, strconv.Itoa(n)) }
+func (l *Layer) Path(n int) string { return filepath.Join(l.Dir(), strconv.Itoa(n)) }
 
 // AddPart records that the layer changes directory n of the image.
 func (l *Layer) AddPart(n int) {
@@ -120,7 +123,7 @@ func (s Stack) Release() error {
 		unused := l.uses == 0
 		l.store.mu.Unlock()
 		if unused {
-			if err := l.store.discard(filepath.Join(l.store.Dir, l.ID)); err != nil {
+			if err := l.store.discard(l.Dir()); err != nil {
 				return fmt.Errorf("layer %s: %w", l.ID, err)
 			}
 		}

@@ -94,7 +94,7 @@ func (l *SlotLayers) Freeze(ctx context.Context, workdir string, swap func(*link
 		return Frozen{}, failure("no_slot", "no slot %q", s.id)
 	}
 	// What needs room on the disk comes first: nothing has ended yet.
-	layer, next, err := s.prepareFreeze()
+	layer, next, err := l.prepareFreeze()
 	if err != nil {
 		return Frozen{}, err
 	}
@@ -103,7 +103,7 @@ func (l *SlotLayers) Freeze(ctx context.Context, workdir string, swap func(*link
 	if f.Killed.Left > 0 {
 		err = fmt.Errorf("%d processes of the slot are left", f.Killed.Left)
 	} else {
-		err = s.freezeUppers(layer, next)
+		err = l.freezeUppers(layer, next)
 	}
 	if err != nil {
 		return f, s.giveUp(errors.Join(err, layers.Stack{layer}.Release()))
@@ -111,8 +111,7 @@ func (l *SlotLayers) Freeze(ctx context.Context, workdir string, swap func(*link
 	if len(layer.Parts()) == 0 {
 		err = layers.Stack{layer}.Release()
 	} else {
-		s.stack = s.stack.With(layer)
-		s.setup.View.Stack = viewStack(s.stack)
+		s.changeStack(s.stack.With(layer))
 		for _, n := range layer.Parts() {
 			s.setup.View.Frozen = append(s.setup.View.Frozen, layer.Path(n))
 		}
@@ -121,7 +120,7 @@ func (l *SlotLayers) Freeze(ctx context.Context, workdir string, swap func(*link
 	agent, startErr := s.start(ctx)
 	if startErr != nil && ipc.AsError(startErr).Kind == isolation.InUse {
 		f.Copied = true
-		if startErr = s.replaceTop(ctx); startErr != nil {
+		if startErr = l.replaceTop(ctx); startErr != nil {
 			return f, s.giveUp(startErr)
 		}
 		agent, startErr = s.start(ctx)
@@ -144,7 +143,8 @@ func (s *slot) giveUp(why error) error {
 }
 
 // prepareFreeze makes the directories for a new layer and for the slot's further changes.
-func (s *slot) prepareFreeze() (layer *layers.Layer, next string, err error) {
+func (l *SlotLayers) prepareFreeze() (layer *layers.Layer, next string, err error) {
+	s := l.s
 	if err := checkDepth(s.stack); err != nil {
 		return nil, "", err
 	}
@@ -160,7 +160,8 @@ func (s *slot) prepareFreeze() (layer *layers.Layer, next string, err error) {
 
 // freezeUppers moves the changes of an ended slot into a layer, and puts the empty directory next in
 // their place.
-func (s *slot) freezeUppers(layer *layers.Layer, next string) error {
+func (l *SlotLayers) freezeUppers(layer *layers.Layer, next string) error {
+	s := l.s
 	changed, err := s.setup.View.FindChanges()
 	if err != nil {
 		return err
@@ -180,7 +181,8 @@ func (s *slot) freezeUppers(layer *layers.Layer, next string) error {
 }
 
 // replaceTop replaces the topmost layer, to which somebody can still write, by a copy.
-func (s *slot) replaceTop(ctx context.Context) error {
+func (l *SlotLayers) replaceTop(ctx context.Context) error {
+	s := l.s
 	last := len(s.stack) - 1
 	open := s.stack[last]
 	layer, err := s.m.layers.Add()
@@ -193,8 +195,8 @@ func (s *slot) replaceTop(ctx context.Context) error {
 		}
 		layer.AddPart(n)
 	}
-	s.stack[last] = layer
-	s.setup.View.Stack, s.setup.View.Frozen = viewStack(s.stack), nil
+	s.changeStack(s.stack[:last:last].With(layer))
+	s.setup.View.Frozen = nil
 	return layers.Stack{open}.Release()
 }
 
@@ -252,8 +254,26 @@ func (l *SlotLayers) Restore(ctx context.Context, stack layers.Stack, workdir st
 // setStack sets the layers below the slot, which takes over a use of each.
 func (s *slot) setStack(stack layers.Stack) error {
 	before := s.stack
-	s.stack, s.setup.View.Stack = stack, viewStack(stack)
+	s.changeStack(stack)
 	return before.Release()
+}
+
+func (s *slot) changeStack(stack layers.Stack) {
+	s.liveMu.Lock()
+	defer s.liveMu.Unlock()
+	s.stack, s.setup.View.Stack = stack, viewStack(stack)
+}
+
+// ownPaths returns the directories with the slot's files. Files in its layers that are older than
+// its last reset are those of a checkpoint.
+func (s *slot) ownPaths() []string {
+	s.liveMu.Lock()
+	defer s.liveMu.Unlock()
+	paths := writablePaths(s.setup.Level, s.dir)
+	for _, layer := range s.stack {
+		paths = append(paths, layer.Dir())
+	}
+	return paths
 }
 
 func viewStack(stack layers.Stack) []rootfs.Layer {

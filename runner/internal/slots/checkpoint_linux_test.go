@@ -55,13 +55,32 @@ const writeEverywhere = `set -e
 mkdir -p /workspace/deep/er; echo one > /workspace/deep/er/file; ln -s er /workspace/deep/link
 echo own > /checkpoint-test; echo '# more' >> /etc/profile; rm -rf /usr/share/doc; mkdir /usr/share/doc
 mkfifo /root/fifo; chmod 4755 /workspace/deep/er/file; chown 12:34 /root; chmod 750 /root; touch -d @1234567890 /opt
-rm /etc/issue || true; setfattr -n user.mine -v yes /srv 2>/dev/null || true
+rm /etc/issue || true
+/usr/bin/python3 - <<'END'
+import os, struct
+for path in "/srv", "/workspace/deep", "/root":
+    os.setxattr(path, "user.mine", b"yes")
+    os.setxattr(path, "user.overlay.opaque", b"y")
+entries = (1, 7, -1), (2, 7, 5), (4, 5, -1), (16, 7, -1), (32, 5, -1)
+acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
+for path in "/srv", "/workspace/deep":
+    os.setxattr(path, "system.posix_acl_default", acl)
+os.utime("/srv", ns=(1, 987654321987654321))
+os.link("/workspace/deep/er/file", "/workspace/deep/hard")
+with open("/workspace/deep/hole", "wb") as hole:
+    hole.truncate(1 << 30)
+END
 `
 
 // describeRoot prints what a tenant sees of what writeEverywhere has changed.
 const describeRoot = `cd /; (for d in . workspace root opt srv usr/share etc; do
-find $d -maxdepth 1 ! -path './*' -printf '%p %y %m %U:%G %T@ %l\n'; getfattr -d $d; done 2>/dev/null | grep -E 'workspace|srv|opt|root|doc|profile|mine|^. |etc |issue|check'
-find workspace usr/share/doc -printf '%p %y %m %U:%G %T@ %l\n'| head -300) | sort; cat /etc/profile /checkpoint-test /workspace/deep/er/file`
+find $d -maxdepth 1 ! -path './*' -printf '%p %y %m %U:%G %T@ %l\n'; done 2>/dev/null | grep -E 'workspace|srv|opt|root|doc|profile|mine|^. |etc |issue|check'
+find workspace usr/share/doc -printf '%p %y %m %U:%G %T@ %l\n'| head -300) | sort; cat /etc/profile /checkpoint-test /workspace/deep/er/file
+stat -c '%n %h %b' /workspace/deep/hard /workspace/deep/hole
+/usr/bin/python3 -c 'import os
+for path in "/", "/srv", "/root", "/opt", "/workspace/deep":
+    print(path, sorted((name, os.getxattr(path, name)) for name in os.listxattr(path)))
+print(os.path.samefile("/workspace/deep/hard", "/workspace/deep/er/file"))'`
 
 func TestInTheSandboxCheckpointHoldsTheRoot(t *testing.T) {
 	for name, take := range map[string]func(b *sandbox) layers.Stack{
@@ -81,6 +100,11 @@ func TestInTheSandboxCheckpointHoldsTheRoot(t *testing.T) {
 			pristine := b.sh("b", "("+describeRoot+") 2>/dev/null | sed 's/ 0:0 [0-9.]*//' | head -c 30000; true")
 			b.sh("a", writeEverywhere)
 			want := b.sh("a", describeRoot)
+			for _, name := range []string{"user.mine", "user.overlay.opaque", "posix_acl_default", "987654321.9"} {
+				if !strings.Contains(want, name) {
+					t.Fatalf("%s is missing: %s", name, want)
+				}
+			}
 			stack := take(b)
 			if len(stack) != 1 {
 				t.Fatal(stack.IDs())
@@ -345,5 +369,19 @@ func TestInTheSandboxStackHasALimit(t *testing.T) {
 	}
 	if out := b.sh("a", "ls /workspace; pgrep -c sleep"); out != "more\n1" {
 		t.Errorf("%q", out)
+	}
+}
+
+// A freeze does not make the files of a slot those of others.
+func TestInTheSandboxLayersCountAsTheSlotsUseOfTheDisk(t *testing.T) {
+	b := fullSandbox(t, "size=100m,mode=711")
+	b.create(rootParams("b", ""))
+	b.sh("a", "head -c 400m /dev/zero > /workspace/big 2>/dev/null; true")
+	b.freeze("a")
+	for slot, others := range map[string]bool{"a": false, "b": true} {
+		f, err := b.Disk(context.Background(), slot, false, false)
+		if err != nil || !f.NearlyFull || f.ByOthers != others {
+			t.Errorf("%s: %+v %v", slot, f, err)
+		}
 	}
 }

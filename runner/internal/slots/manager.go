@@ -288,7 +288,7 @@ func (m *Manager) Disk(ctx context.Context, id string, refused, prepared bool) (
 		use.Bytes += s.diskUse()
 		return use, err
 	}
-	return s.monitor.FindCause(refused, neighbours, held, writablePaths(s.setup.Level, s.dir)...), nil
+	return s.monitor.FindCause(refused, neighbours, held, s.ownPaths()...), nil
 }
 
 // KillAll ends every process of a slot except its agent.
