@@ -26,6 +26,7 @@ from hermes_exec.slot.slot import Slot
 logger = logging.getLogger(__name__)
 DROP_S = 60.0
 INFO_S = 60.0
+NOT_ENFORCED = "not enforced"
 
 
 @dataclass(slots=True)
@@ -56,9 +57,7 @@ class Checkpoints:
         sandbox, scope, slot, request = pooled.sandbox, pooled.calls, pooled.holder, pooled.request
         assert slot is not None
         assert request is not None
-        check_own_root(sandbox.template)
-        if not sandbox.has_checkpoints:
-            raise ConfigError(f"checkpoints are not available in the sandbox {sandbox.id}: its kernel is too old")
+        check_slot(pooled)
         checkpoint_id = f"c{token_hex(8)}"
         self._stored[checkpoint_id] = StoredCheckpoint(sandbox, slot, request)
         sandbox.record.checkpoints += 1
@@ -67,7 +66,7 @@ class Checkpoints:
             answer = CheckpointAnswer.parse(await scope.call("slot.checkpoint", params, timeout_s=timeout_s))
         except BaseException:
             # The runner may have made it, or still make it.
-            self._fleet.background(partial(self._drop, checkpoint_id, anyio.Event()), f"drop {checkpoint_id}")
+            self._drop_later(checkpoint_id)
             raise
         restored = {} if scope.start is None else scope.start.sessions
         volumes = getattr(sandbox.template.backend_config, "shared_volumes", ())
@@ -137,18 +136,27 @@ class Checkpoints:
 
     def check_fork(self, slot: Slot, count: int) -> None:
         """Raise ConfigError if a slot cannot have so many forks."""
-        sandbox = self._find_slot(slot.id).sandbox
-        check_own_root(sandbox.template)
-        check_room(sandbox, slot, count)
+        pooled = self._find_slot(slot.id)
+        check_slot(pooled)
+        check_room(pooled.sandbox, slot, count)
 
     async def drop(self, checkpoint: Checkpoint) -> None:
         """Implement `Checkpoint.drop`: no effect if it is dropped or lost."""
         checkpoint.dropped = True
-        if checkpoint.id not in self._stored or self._fleet.closing:
-            return
+        await self._drop_later(checkpoint.id).wait()
+
+    def forget(self, checkpoint: Checkpoint) -> None:
+        """Drop a checkpoint as `drop`, without waiting."""
+        checkpoint.dropped = True
+        self._drop_later(checkpoint.id)
+
+    def _drop_later(self, checkpoint_id: str) -> anyio.Event:
         done = anyio.Event()
-        self._fleet.background(partial(self._drop, checkpoint.id, done), f"drop {checkpoint.id}")
-        await done.wait()
+        if self._fleet.closing:
+            done.set()
+        else:
+            self._fleet.background(partial(self._drop, checkpoint_id, done), f"drop {checkpoint_id}")
+        return done
 
     async def _drop(self, checkpoint_id: str, done: anyio.Event) -> None:
         stored = self._stored.pop(checkpoint_id, None)
@@ -198,6 +206,13 @@ class SlotCheckpoints:
     async def restore(self, checkpoint: Checkpoint) -> None:
         """Implement `Slot.restore`."""
         await self.store.restore(self.slot_id, checkpoint)
+
+
+def check_slot(pooled: PooledSlot) -> None:
+    """Raise ConfigError if no checkpoint of a slot is possible, with the settings that make it possible."""
+    check_own_root(pooled.sandbox.template)
+    if pooled.calls.facts.isolation.limits.get("disk_mb", NOT_ENFORCED) != NOT_ENFORCED:
+        raise ConfigError("a checkpoint cannot hold a slot with a limit of its disk: leave out slot_limits.disk_mb")
 
 
 def check_own_root(template: Template) -> None:

@@ -21,4 +21,4 @@ async def acquire_forks(
     try:
         return await running.queue.acquire(request._replace(from_=checkpoint), count)
     finally:  # in the background: a cancellation here would lose the slots
-        running.fleet.background(checkpoint.drop, f"drop {checkpoint.id}")
+        running.checkpoints.forget(checkpoint)

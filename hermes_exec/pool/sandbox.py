@@ -247,12 +247,6 @@ class PooledSandbox:
         reasons = self.channel.facts.isolation.get("reasons")
         return isinstance(reasons, dict) and "uid" not in reasons
 
-    @property
-    def has_checkpoints(self) -> bool:
-        """Whether its runner can make checkpoints."""
-        capabilities = self.channel.facts.raw.get("capabilities")
-        return isinstance(capabilities, list) and "checkpoints" in capabilities
-
     def has_own_loopback(self, facts: SlotFacts) -> bool:
         """Return whether nobody but this slot reaches its loopback."""
         return facts.loopback == "slot" or (facts.loopback == "sandbox" and len(self.slots) == 1)

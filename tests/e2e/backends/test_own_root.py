@@ -86,6 +86,21 @@ async def test_the_images_user_its_groups_and_home(docker_image: Image, engine: 
             assert (await slot.run("echo x > mine; stat -c %U mine")).stdout == "tester\n"
 
 
+async def test_forks_keep_the_images_user_owners_and_rights(docker_image: Image, engine: DockerClient) -> None:
+    with derived(engine, docker_image("debian"), "USER tester") as image:
+        async with pool_of(image) as pool, pool.slot() as slot:
+            await slot.run("echo mine > mine; mkdir -m 700 closed", check=True)
+            await slot.run("echo root > /etc/given; chmod 600 /etc/given", user="root", check=True)
+            state = "stat -c '%U %a' mine closed /etc/given; cat /etc/given 2>&1 | grep -c denied"
+            expected = (await slot.run(state)).stdout
+            assert expected == "tester 644\ntester 700\nroot 600\n1\n"
+            async with pool.fork(slot, 1) as (fork,):
+                assert (await fork.run(state)).stdout == expected
+                assert fork.user == "tester"
+                assert (await fork.run("echo more >> mine && cat mine")).stdout == "mine\nmore\n"
+                assert (await slot.run("cat mine")).stdout == "mine\n"
+
+
 async def test_file_calls_have_the_rights_of_the_images_user(docker_image: Image, engine: DockerClient) -> None:
     with derived(engine, docker_image("debian"), "USER tester") as image:
         async with pool_of(image) as pool, pool.slot() as slot:
