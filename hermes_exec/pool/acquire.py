@@ -191,7 +191,10 @@ class Queue:
         return None
 
     def serve(self) -> None:
-        """Run the planner and pass its decisions to the waiting requests."""
+        """Run the planner and pass its decisions to the waiting requests. Fail those whose checkpoint was dropped."""
+        for ticket in list(self._tickets.values()):
+            if ticket.checkpoint is not None and ticket.checkpoint.dropped:
+                self._fail(ticket.waiter, self.checkpoints.loss_error(ticket.checkpoint))
         for action in self.fleet.reconcile():
             if isinstance(action, Grant):
                 self._grant(action)

@@ -99,7 +99,7 @@ class Slot:
 
     @property
     def resets(self) -> int:
-        """How often it was reset since it was acquired."""
+        """How often it was reset, or restored to a checkpoint, since it was acquired."""
         return self._scope.resets
 
     @property

@@ -289,6 +289,16 @@ async def test_fork_waits_for_a_slot_of_its_sandbox(pool_of: Factory) -> None:
         other = await pool.acquire()
         with pytest.raises(AcquireTimeout, match="the sandbox of their checkpoint"):
             await pool.acquire(from_=checkpoint, timeout_s=0.3)
+        dropped = await slot.checkpoint()
+        async with anyio.create_task_group() as tasks:
+
+            async def wait_for_fork() -> None:
+                with pytest.raises(SlotClosed, match="dropped"):
+                    await pool.acquire(from_=dropped)
+
+            tasks.start_soon(wait_for_fork)
+            await until(lambda: pool.stats().waiting == 1)
+            await dropped.drop()
         await pool.release(other)
         async with pool.slot(from_=checkpoint) as fork:
             assert fork.sandbox == slot.sandbox
