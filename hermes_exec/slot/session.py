@@ -49,7 +49,7 @@ class Session:
         """The shell's name; None in an image without a shell, where sessions are not available."""
         self.keeps = facts.session_keeps
         """The kinds of state that this shell can keep; dash and busybox cannot keep functions."""
-        self._latest = scope
+        self._latest = self._newest = scope
         self._cwd = workdir
         self._checked = command_params(scope, "", cwd=cwd, env=env)
         self._wire_id: str | None = None
@@ -76,12 +76,16 @@ class Session:
 
     @property
     def _scope(self) -> SlotScope:
-        """The scope of its calls: a later one if the slot was restored to a checkpoint that holds the session."""
-        while (successor := self._latest.successor) is not None and self.id is not None:
-            if successor.start is None or (restored := successor.start.sessions.get(self.id)) is None:
-                break
-            self._latest = successor
-            self._wire_id, self._cwd = restored
+        """The newest scope of the slot if it holds the session, because the slot was restored to a checkpoint of it;
+        otherwise the last one that held the session, which has ended.
+        """
+        if self._newest.successor is not None:
+            while (successor := self._newest.successor) is not None:
+                self._newest = successor
+            start = self._newest.start
+            if start is not None and self.id is not None and self.id in start.sessions:
+                self._latest, self._closed = self._newest, False
+                self._wire_id, self._cwd = start.sessions[self.id]
         return self._latest
 
     def belongs_to(self, scope: SlotScope) -> bool:
@@ -252,13 +256,14 @@ class Session:
 
     async def aclose(self) -> None:
         """End the session; its background processes continue. May be called more than once."""
+        scope = self._scope
         if self._closed:
             return
         self._closed = True
         async with self._opening:  # the first call may be opening it
-            if self._wire_id is not None and self._scope.closed is None:
+            if self._wire_id is not None and scope.closed is None:
                 with suppress(SlotClosed):
-                    await self._scope.call("session.close", {"session": self._wire_id}, timeout_s=30)
+                    await scope.call("session.close", {"session": self._wire_id}, timeout_s=30)
 
     async def __aenter__(self) -> Self:
         return await self.open()

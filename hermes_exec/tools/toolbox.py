@@ -131,7 +131,13 @@ class Toolbox:
 
     def save_state(self) -> SavedToolState:
         """Return the state for a checkpoint of the slot."""
+        self._renew_state()
         return self._state.save()
+
+    def _renew_state(self) -> None:
+        """Begin a new state if the slot was reset or restored since the last one."""
+        if self._state.resets != self._state.slot.resets:
+            self._state = self._new_state(self._state.slot, self._state.options)
 
     def _new_state(self, slot: Slot, options: ToolOptions) -> ToolState:
         """Return a state for the slot as it is now: new, or from the checkpoint that the slot was set to."""
@@ -195,8 +201,7 @@ class Toolbox:
         started = time.monotonic()
         call_id = call_id or "call_" + secrets.token_hex(8)
         name = str(name)
-        if self._state.resets != self._state.slot.resets:
-            self._state = self._new_state(self._state.slot, self._state.options)
+        self._renew_state()
         result = await self._call_tool(name, arguments, call_id, started, on_output)
         return await budget.fit_result(self._state.slot, result, self._state.options)
 
@@ -264,6 +269,7 @@ class Toolbox:
 
         Call it after earlier results were removed from the model's context.
         """
+        self._renew_state()
         self._state.views.forget_pages()
 
     async def aclose(self) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
+from hermes_exec.errors import ConfigError
 from hermes_exec.slot.run import OnOutput
 from hermes_exec.tools.call.failure import ToolFailure
 from hermes_exec.tools.call.results import CallOutcome, CallTool
@@ -108,9 +109,10 @@ class ToolState:
         """Take over the state of a checkpoint that the slot was set to."""
         self.views, self.searches = saved.views.copy(), replace(saved.searches)
         self.failed_patches = dict(saved.failed_patches)
-        self.return_directory = saved.return_directory
         if saved.session is not None:
-            self._session = self.slot.session(like=saved.session)
+            with suppress(ConfigError):  # it ended before the runner made the checkpoint
+                self._session = self.slot.session(like=saved.session)
+                self.return_directory = saved.return_directory
         if saved.had_kernel:
             self.kernel_loss = "a checkpoint holds no processes"
 

@@ -1,0 +1,66 @@
+"""Checkpoints in any order: sessions and toolboxes of earlier and later ones, and drops beside other calls."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from hermes_exec import SandboxPool, SlotClosed, tools
+
+pytestmark = [pytest.mark.anyio, pytest.mark.docker]
+
+
+@pytest.fixture
+async def pool(anyio_backend: str, docker_image: Callable[[str], str]) -> AsyncIterator[SandboxPool]:
+    image = docker_image("debian")
+    async with SandboxPool("docker", image=image, max_sandboxes=1, slots_per_sandbox=3, slot_root="own") as made:
+        yield made
+
+
+async def run_in_terminal(toolbox: tools.Toolbox, command: str) -> str:
+    return str((await toolbox.call("terminal", {"command": command})).data["output"]).strip()
+
+
+async def test_session_continues_after_scopes_without_it(pool: SandboxPool) -> None:
+    async with pool.slot() as slot:
+        before = await slot.checkpoint()
+        session = slot.session()
+        await session.run("cd /tmp; X=1")
+        checkpoint = await slot.checkpoint()
+        await slot.restore(before)
+        with pytest.raises(SlotClosed):
+            await session.run("true")
+        await slot.restore(checkpoint)
+        assert (await session.run("pwd; echo $X; X=2")).stdout == "/tmp\n1\n"
+        await slot.reset()
+        with pytest.raises(SlotClosed):
+            await session.run("true")
+        await slot.restore(before)
+        await slot.restore(checkpoint)
+        assert (await session.run("echo $X")).stdout == "1\n"
+        await session.aclose()
+        with pytest.raises(SlotClosed):
+            await session.run("true")
+        await slot.restore(checkpoint)
+        assert (await session.run("echo $X")).stdout == "1\n", "it was open at the checkpoint"
+
+
+async def test_toolbox_is_saved_as_restored_without_a_call_between(pool: SandboxPool) -> None:
+    async with pool.slot() as slot:
+        toolbox = tools.Toolbox(slot, ["terminal", "file"])
+        before = await slot.checkpoint()
+        await run_in_terminal(toolbox, "echo text > a; cd /tmp; V=1")
+        read = await toolbox.call("read_file", {"path": "/workspace/a"})
+        prepared = await slot.checkpoint()
+        for checkpoint, expected in ((before, "/workspace"), (prepared, "/tmp\n1")):
+            await slot.restore(checkpoint)
+            again = await slot.checkpoint()
+            async with pool.fork(slot, 1) as (fork,):
+                copy = tools.Toolbox(fork, like=toolbox)
+                assert await run_in_terminal(copy, "pwd; echo $V") == expected
+            await slot.restore(again)
+            assert await run_in_terminal(toolbox, "pwd; echo $V") == expected
+        await slot.restore(before)
+        await slot.run("echo text > a", check=True)
+        assert (await toolbox.call("read_file", {"path": "/workspace/a"})).data == read.data, "a new text for the model"
