@@ -39,7 +39,7 @@ type restored struct {
 // sandbox is a runner with slots that have roots of their own.
 type sandbox struct {
 	*testdriver.Driver
-	base string
+	*testdriver.Sandbox
 }
 
 func openSandbox(t *testing.T, slots ...string) *sandbox {
@@ -56,35 +56,35 @@ func openSandboxAs(t *testing.T, user string, slots ...string) *sandbox {
 		d.Call("slot.create", testdriver.Params{"slot": slot, "level": "auto", "floor": "none", "network": true,
 			"own_root": true, "workspace": "/workspace", "user": user}, nil)
 	}
-	return &sandbox{d, b.Base}
+	return &sandbox{d, b}
 }
 
 func (s *sandbox) checkpoint(slot, id, processes string) (h held) {
-	s.T.Helper()
+	s.Driver.T.Helper()
 	s.Call("slot.checkpoint", testdriver.Params{"slot": slot, "checkpoint": id, "processes": processes}, &h)
 	return h
 }
 
 func (s *sandbox) restore(slot, id string) (r restored) {
-	s.T.Helper()
+	s.Driver.T.Helper()
 	s.Call("slot.restore", testdriver.Params{"slot": slot, "checkpoint": id}, &r)
 	if !r.Clean {
-		s.T.Fatalf("%+v", r)
+		s.Driver.T.Fatalf("%+v", r)
 	}
 	return r
 }
 
 func (s *sandbox) out(slot, text string) string {
-	s.T.Helper()
+	s.Driver.T.Helper()
 	e, out, err := s.Sh(slot, text)
 	if e.ExitCode != 0 {
-		s.T.Fatalf("%s: %+v %s", text, e, err)
+		s.Driver.T.Fatalf("%s: %+v %s", text, e, err)
 	}
 	return strings.TrimSpace(out)
 }
 
 func (s *sandbox) inSession(slot, session, text string) string {
-	s.T.Helper()
+	s.Driver.T.Helper()
 	p := testdriver.Shell(slot, text)
 	p["session"] = session
 	k := s.Call("exec.run", p, nil)
@@ -92,10 +92,10 @@ func (s *sandbox) inSession(slot, session, text string) string {
 }
 
 func (s *sandbox) layers() []string {
-	s.T.Helper()
-	entries, err := os.ReadDir(filepath.Join(s.base, "layers"))
+	s.Driver.T.Helper()
+	entries, err := os.ReadDir(filepath.Join(s.Base, "layers"))
 	if err != nil && !os.IsNotExist(err) {
-		s.T.Fatal(err)
+		s.Driver.T.Fatal(err)
 	}
 	var names []string
 	for _, e := range entries {
@@ -360,5 +360,29 @@ func TestInTheSandboxCheckpointsAtTheSameTime(t *testing.T) {
 		if out := s.out("b", "ls t | wc -l"); out != "500" {
 			t.Error(n, out)
 		}
+	}
+}
+
+func TestInTheSandboxCheckpointAndRestoreOutliveTheirStream(t *testing.T) {
+	s := openSandbox(t, "a")
+	s.out("a", "mkdir t; cd t; for i in $(seq 5000); do echo > $i; done")
+	s.Spawn(testdriver.Shell("a", "sleep 1000"))
+	for _, request := range []struct {
+		method string
+		params testdriver.Params
+	}{
+		{"slot.checkpoint", testdriver.Params{"slot": "a", "checkpoint": "kept", "processes": "keep"}},
+		{"slot.checkpoint", testdriver.Params{"slot": "a", "checkpoint": "ended", "processes": "end"}},
+		{"slot.restore", testdriver.Params{"slot": "a", "checkpoint": "kept"}},
+	} {
+		k := s.Begin(request.method, request.params, 1<<20)
+		s.Cut()
+		s.Reopen(s.Sandbox)
+		if err := k.Finish(nil); err != nil {
+			t.Fatalf("%+v: %+v", request, err)
+		}
+	}
+	if out := s.out("a", "ls t | wc -l"); out != "5000" || len(s.layers()) != 2 {
+		t.Error(out, s.layers())
 	}
 }
