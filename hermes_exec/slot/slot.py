@@ -6,7 +6,7 @@ import os
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from os import PathLike
 from typing import cast
-from weakref import WeakSet
+from weakref import ref
 
 import anyio
 
@@ -79,7 +79,7 @@ class Slot:
         self._reset = reset
         self._resetting = False
         self._checkpoints = checkpoints
-        self._companions: WeakSet[HasSavedState] = WeakSet()
+        self._companions: list[ref[HasSavedState]] = []  # blocking toolboxes are made in other threads
         self._restored_sessions: dict[str, Session] = {}
 
     def __repr__(self) -> str:
@@ -489,7 +489,8 @@ class Slot:
         """
         self._scope.check()
         processes, timeout_s = validate_process_policy(processes), validate_timeout(timeout_s)
-        states = States({each.state_key: each.save_state() for each in self._companions})
+        companions = [companion for each in list(self._companions) if (companion := each()) is not None]
+        states = States({each.state_key: each.save_state() for each in companions})
         return await self._checkpoints.create(processes, timeout_s, states)
 
     async def restore(self, checkpoint: AnyCheckpoint) -> None:
@@ -528,7 +529,7 @@ class Slot:
 
     def keep_state_of(self, companion: HasSavedState) -> None:
         """Save the state of an object beside the slot with each checkpoint, as long as the object exists."""
-        self._companions.add(companion)
+        self._companions.append(ref(companion, self._companions.remove))
 
     def find_saved_state(self, key: StateKey) -> object | None:
         """Return the state with this key in the checkpoint that the slot was set to; None if it has none."""
