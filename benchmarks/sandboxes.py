@@ -17,7 +17,7 @@ from benchmarks.contender import NOOP, ContenderMissing
 from benchmarks.measurements import Discipline, Measurements, Sample, progress
 from benchmarks.options import Options
 from hermes_exec import SandboxPool
-from hermes_exec.pool.plan import PlanConfig
+from hermes_exec.pool.decisions import PlanConfig
 from hermes_exec.slot.slot import Slot
 
 if TYPE_CHECKING:

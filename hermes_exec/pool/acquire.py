@@ -30,8 +30,8 @@ from hermes_exec.errors import (
 )
 from hermes_exec.pool.abilities import find_abilities
 from hermes_exec.pool.checkpoints import Checkpoints, SlotCheckpoints
+from hermes_exec.pool.decisions import Grant
 from hermes_exec.pool.fleet import Fleet, waiting_logger
-from hermes_exec.pool.plan import Grant
 from hermes_exec.pool.release import Releases
 from hermes_exec.pool.request import SlotRequest
 from hermes_exec.pool.sandbox import PooledSandbox, PooledSlot

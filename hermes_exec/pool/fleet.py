@@ -20,10 +20,11 @@ from hermes_exec.backends.engine_errors import end_with_retries
 from hermes_exec.channel.keepalive import KEEPALIVE_THREAD
 from hermes_exec.errors import BackendUnavailable, ExecError, LaunchError, PostMortem, QuotaExceeded
 from hermes_exec.pool.closed_loop import ClosedLoopWatch
+from hermes_exec.pool.decisions import Close, Fail, Grant, Launch, PlanConfig
 from hermes_exec.pool.events import EventHub
 from hermes_exec.pool.launch import OnPull, launch_sandbox, start_sandbox
 from hermes_exec.pool.pace import wait_for_turn
-from hermes_exec.pool.plan import Close, Fail, Grant, Launch, PlanConfig, plan
+from hermes_exec.pool.plan import plan
 from hermes_exec.pool.sandbox import PooledSandbox, PooledSlot
 from hermes_exec.pool.state import Phase, PoolState, SandboxRecord, SlotState
 from hermes_exec.pool.template import Template

@@ -16,7 +16,7 @@ from hermes_exec.channel.encoding import WireBytes, to_wire
 from hermes_exec.config import BackendConfig, Limits, PoolConfig
 from hermes_exec.config.digest import digest
 from hermes_exec.errors import ConfigError
-from hermes_exec.pool.plan import TemplateSize
+from hermes_exec.pool.decisions import TemplateSize
 from hermes_exec.redact import mask_raised_errors
 from hermes_exec.results import Abilities, IsolationLevel
 

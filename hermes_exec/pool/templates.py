@@ -17,7 +17,7 @@ from hermes_exec.config.digest import digest
 from hermes_exec.config.model import check_text
 from hermes_exec.config.pool import check_workdir
 from hermes_exec.errors import ConfigError
-from hermes_exec.pool.plan import TemplateSize
+from hermes_exec.pool.decisions import TemplateSize
 from hermes_exec.pool.template import OwnRoots, SlotSettings, Template, gpus_of
 from hermes_exec.redact import secret_values
 

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from hermes_exec.pool.plan import Close, Fail, Grant, Launch, PlanConfig, TemplateSize, plan
+from hermes_exec.pool.decisions import Close, Fail, Grant, Launch, PlanConfig, TemplateSize
+from hermes_exec.pool.plan import plan
 from hermes_exec.pool.state import Phase, PoolState, SandboxRecord, SlotState, Waiter
 
 DELAYS = (0.5, 30.0)

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from itertools import pairwise, product
 from typing import Any
 
-from hermes_exec.pool.plan import PlanConfig, TemplateSize, plan
+from hermes_exec.pool.decisions import PlanConfig, TemplateSize
+from hermes_exec.pool.plan import plan
 from hermes_exec.pool.state import Phase
 from tests.unit.pool.fake_pool import LARGE, SMALL, FakePool, config
 

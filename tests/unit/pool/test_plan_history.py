@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from hermes_exec.pool.plan import PlanConfig
+from hermes_exec.pool.decisions import PlanConfig
 from hermes_exec.pool.state import Phase, SandboxRecord
 from tests.unit.pool.fake_pool import DELAYS, LARGE, SMALL, FakePool, templates
 

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from hermes_exec.pool.plan import PlanConfig, TemplateSize
+from hermes_exec.pool.decisions import PlanConfig, TemplateSize
 from hermes_exec.pool.spread import SPREAD_WAIT_S
 from hermes_exec.pool.state import Phase
 from tests.unit.pool.fake_pool import FakePool
