@@ -79,12 +79,13 @@ class Session:
         """The newest scope of the slot if it holds the session, because the slot was restored to a checkpoint of it;
         otherwise the last one that held the session, which has ended.
         """
-        if self._newest.successor is not None:
-            while (successor := self._newest.successor) is not None:
-                self._newest = successor
-            start = self._newest.start
+        newest = self._newest
+        while newest.successor is not None:
+            newest = newest.successor
+        if newest is not self._newest:
+            self._newest, start = newest, newest.start
             if start is not None and self.id is not None and self.id in start.sessions:
-                self._latest, self._closed = self._newest, False
+                self._latest, self._closed = newest, False
                 self._wire_id, self._cwd = start.sessions[self.id]
         return self._latest
 

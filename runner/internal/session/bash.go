@@ -67,6 +67,8 @@ func (bash) state(saved *savedState, call *Call) string {
 // never comes before trap.
 func (bash) isExcluded(name string) bool { return name == posixMode }
 
+func (bash) isVariable(_ *State, name string) bool { return !isOwnVariable(name) && name != posixMode }
+
 func isPosixMode(name string) bool { return name == posixMode }
 
 func enterPosixMode(value string) string {

@@ -60,6 +60,8 @@ func (posix) state(saved *savedState, call *Call) string {
 
 func (posix) isExcluded(string) bool { return false }
 
+func (posix) isVariable(s *State, name string) bool { return s.keepsVariable(name) }
+
 func noName(string) bool { return false }
 
 func readonlyName(name string) string { return "readonly " + name + "\n" }

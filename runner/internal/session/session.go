@@ -89,6 +89,8 @@ type shellFamily interface {
 	keeps() []string
 	// isExcluded reports whether a new shell must not get a variable in its environment.
 	isExcluded(name string) bool
+	// isVariable reports whether the state holds a variable of this name.
+	isVariable(s *State, name string) bool
 	// command makes a shell read the file program and then run text.
 	command(s *State, program, text string) (argv, env []string)
 	program(s *State, call *Call) string

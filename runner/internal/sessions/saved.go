@@ -16,6 +16,7 @@ type Saved map[string]*savedSession
 
 type savedSession struct {
 	state   *session.State
+	env     []string // the slot's environment
 	entered bool
 	memory  *budget.Account
 }
@@ -36,7 +37,8 @@ func (r *Registry) Save(scope *command.Scope) (Saved, error) {
 			continue
 		}
 		x.mu.Lock()
-		s := &savedSession{state: x.state.Clone(), entered: x.entered, memory: r.memory.Open()}
+		s := &savedSession{state: x.state.Clone(), env: scope.Agent().Env, entered: x.entered,
+			memory: r.memory.Open()}
 		size := x.kept.Balance()
 		x.mu.Unlock()
 		saved[id] = s
@@ -66,7 +68,8 @@ func (s Saved) Places() map[string]Place {
 }
 
 // Continue opens sessions of a scope in the saved states, for the request with an id. It returns
-// them by the ids of the saved ones.
+// them by the ids of the saved ones. Variables of the slot of the checkpoint, such as its secrets,
+// become those of the scope's slot.
 func (r *Registry) Continue(scope *command.Scope, saved Saved, request uint64) (map[string]Place, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -79,6 +82,7 @@ func (r *Registry) Continue(scope *command.Scope, saved Saved, request uint64) (
 		x := &Session{id: "s" + strconv.FormatUint(request, 10) + "-" + strconv.Itoa(n+1), scope: scope,
 			memory: r.memory, free: make(chan struct{}, 1), state: s.state.Clone(), entered: s.entered,
 			kept: r.memory.Open()}
+		x.state.ReplaceEnvironment(s.env, scope.Agent().Env)
 		x.kept.Force(s.memory.Balance())
 		x.free <- struct{}{}
 		r.all[x.id] = x

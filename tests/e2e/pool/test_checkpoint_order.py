@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from hermes_exec import SandboxPool, SlotClosed, tools
+from hermes_exec import ProfileConfig, SandboxPool, SlotClosed, tools
 
 pytestmark = [pytest.mark.anyio, pytest.mark.docker]
 
@@ -64,3 +64,21 @@ async def test_toolbox_is_saved_as_restored_without_a_call_between(pool: Sandbox
         await slot.restore(before)
         await slot.run("echo text > a", check=True)
         assert (await toolbox.call("read_file", {"path": "/workspace/a"})).data == read.data, "a new text for the model"
+
+
+async def test_sessions_of_forks_have_the_secrets_of_the_fork(pool: SandboxPool) -> None:
+    parent = ProfileConfig(secrets={"TOKEN": "of the parent", "ONLY": "parent"}, env={"A": "1", "B": "1"})
+    child = ProfileConfig(secrets={"TOKEN": "of the child"}, env={"A": "2", "B": "2", "C": "2"})
+    show = 'echo "$TOKEN ${ONLY-none} $A $B ${C-none} $PREPARED"'
+    async with pool.slot(parent) as slot:
+        session, unused = slot.session(), slot.session()
+        await session.run("B=changed; PREPARED=yes")
+        await unused.open()
+        checkpoint = await slot.checkpoint()
+        async with pool.slot(child, from_=checkpoint) as fork:
+            expected = "of the child none 2 changed 2 yes\n"
+            assert (await fork.session(like=session).run(show)).stdout == expected
+            assert (await fork.session(like=unused).run(show)).stdout == "of the child none 2 2 2 \n"
+            await fork.reset()
+            assert (await fork.session(like=session).run(show)).stdout == expected
+        assert (await session.run(show)).stdout == "of the parent parent 1 changed none yes\n"
