@@ -9,7 +9,6 @@ import (
 	"hermes-exec/runner/internal/command"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/layers"
-	"hermes-exec/runner/internal/link"
 	"hermes-exec/runner/internal/sessions"
 	"hermes-exec/runner/internal/slots"
 	"hermes-exec/runner/internal/wire"
@@ -137,7 +136,7 @@ func (r *Runner) makeCheckpoint(ctx context.Context, p checkpointParams, cp *che
 		cp.stack, err = copyPaused(ctx, scope, layered)
 		cp.result.Copied = true
 	default:
-		cp.stack, err = layered.Copy(ctx, smallChange)
+		cp.stack, err = layered.Copy(ctx, scope.Agent(), smallChange)
 		cp.result.Copied = true
 		if errors.Is(err, layers.ErrTooLarge) {
 			err = r.freeze(ctx, scope, layered, cp)
@@ -160,7 +159,7 @@ func copyPaused(ctx context.Context, scope *command.Scope, layered *slots.SlotLa
 	if _, err := agent.Call(ctx, ipc.OpPause, struct{}{}, nil); err != nil {
 		return nil, err
 	}
-	stack, err := layered.Copy(ctx, layers.Bound{})
+	stack, err := layered.Copy(ctx, agent, layers.Bound{})
 	_, resumed := agent.Call(context.WithoutCancel(ctx), ipc.OpResume, struct{}{}, nil)
 	if err == nil && resumed != nil {
 		err = errors.Join(resumed, stack.Release())
@@ -170,14 +169,18 @@ func copyPaused(ctx context.Context, scope *command.Scope, layered *slots.SlotLa
 
 // freeze ends all processes and connections and makes the slot's changes a layer of the checkpoint.
 func (r *Runner) freeze(ctx context.Context, scope *command.Scope, layered *slots.SlotLayers, cp *checkpoint) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	agent := scope.Agent()
 	scope.EndConnections()
 	var killed ipc.Receipt
 	// Before the agent ends, so that it reports how each command has ended.
-	if _, err := scope.Agent().Call(context.WithoutCancel(ctx), ipc.OpKillAll, struct{}{}, &killed); err != nil {
+	if _, err := agent.Call(context.WithoutCancel(ctx), ipc.OpKillAll, struct{}{}, &killed); err != nil {
 		return err
 	}
 	r.processes.CloseFiles(scope)
-	frozen, err := layered.Freeze(ctx, string(cp.result.Workdir), func(agent *link.Agent) { scope.SetAgent(agent) })
+	frozen, err := layered.Freeze(ctx, agent, string(cp.result.Workdir), scope.SetAgent)
 	killed.Add(frozen.Killed)
 	if err != nil {
 		return err

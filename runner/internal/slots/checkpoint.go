@@ -36,15 +36,30 @@ func (m *Manager) Layers(id string) (*SlotLayers, error) {
 	return &SlotLayers{s}, nil
 }
 
-// Copy copies the slot's changes into a new layer, and returns the slot's layers with it on top, each
-// with one more use. Without changes there is no new layer. Beyond the bound the error is
+// check returns why nothing may be done for a call: it was cancelled, or agent is no longer the
+// slot's, because the slot was reset or destroyed while the call waited for mu.
+func (l *SlotLayers) check(ctx context.Context, agent *link.Agent) error {
+	running, died := l.s.current()
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case died != nil:
+		return died
+	case running != agent:
+		return failure("slot_closed", "the slot was reset or destroyed before its checkpoint")
+	}
+	return nil
+}
+
+// Copy copies the changes of the agent's slot into a new layer, and returns the slot's layers with it
+// on top, each with one more use. Without changes there is no new layer. Beyond the bound the error is
 // layers.ErrTooLarge.
-func (l *SlotLayers) Copy(ctx context.Context, bound layers.Bound) (layers.Stack, error) {
+func (l *SlotLayers) Copy(ctx context.Context, agent *link.Agent, bound layers.Bound) (layers.Stack, error) {
 	s := l.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.gone {
-		return nil, failure("no_slot", "no slot %q", s.id)
+	if err := l.check(ctx, agent); err != nil {
+		return nil, err
 	}
 	changed, err := s.setup.View.FindChanges()
 	if err != nil {
@@ -84,14 +99,15 @@ type Frozen struct {
 	Copied bool // a file was open elsewhere
 }
 
-// Freeze ends everything in the slot, makes its changes a layer and starts a new agent, whose
-// commands start in workdir. swap gets the agent before anyone else does.
-func (l *SlotLayers) Freeze(ctx context.Context, workdir string, swap func(*link.Agent)) (Frozen, error) {
+// Freeze ends everything in the slot of the agent old, makes its changes a layer and starts a new
+// agent, whose commands start in workdir. swap gets the new agent before anyone else does.
+func (l *SlotLayers) Freeze(ctx context.Context, old *link.Agent, workdir string, swap func(*link.Agent)) (Frozen,
+	error) {
 	s := l.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.gone {
-		return Frozen{}, failure("no_slot", "no slot %q", s.id)
+	if err := l.check(ctx, old); err != nil {
+		return Frozen{}, err
 	}
 	// What needs room on the disk comes first: nothing has ended yet.
 	layer, next, err := l.prepareFreeze()

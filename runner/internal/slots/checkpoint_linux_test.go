@@ -24,9 +24,29 @@ func (b *sandbox) layered(slot string) *SlotLayers {
 	return l
 }
 
+// tryCopy copies with the running agent of a slot.
+func (b *sandbox) tryCopy(slot string, bound layers.Bound) (layers.Stack, error) {
+	b.t.Helper()
+	return b.layered(slot).Copy(context.Background(), b.agentOf(slot), bound)
+}
+
+func (b *sandbox) tryFreeze(slot string) (Frozen, error) {
+	b.t.Helper()
+	return b.layered(slot).Freeze(context.Background(), b.agentOf(slot), "/workspace", func(*link.Agent) {})
+}
+
+func (b *sandbox) agentOf(slot string) *link.Agent {
+	b.t.Helper()
+	agent, err := b.Agent(context.Background(), slot)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return agent
+}
+
 func (b *sandbox) freeze(slot string) Frozen {
 	b.t.Helper()
-	f, err := b.layered(slot).Freeze(context.Background(), "/workspace", func(*link.Agent) {})
+	f, err := b.tryFreeze(slot)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -35,7 +55,7 @@ func (b *sandbox) freeze(slot string) Frozen {
 
 func (b *sandbox) copy(slot string) layers.Stack {
 	b.t.Helper()
-	stack, err := b.layered(slot).Copy(context.Background(), layers.Bound{})
+	stack, err := b.tryCopy(slot, layers.Bound{})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -234,7 +254,7 @@ func TestInTheSandboxManyLayersOverEachOther(t *testing.T) {
 func TestInTheSandboxCopyBeyondItsBoundLeavesNothing(t *testing.T) {
 	b, _ := ownRoot(t, "")
 	b.sh("a", "cd /workspace; for i in $(seq 30); do echo > $i; done")
-	if _, err := b.layered("a").Copy(context.Background(), layers.Bound{Entries: 20}); !errors.Is(err, layers.ErrTooLarge) {
+	if _, err := b.tryCopy("a", layers.Bound{Entries: 20}); !errors.Is(err, layers.ErrTooLarge) {
 		t.Error(err)
 	}
 	if left, _ := os.ReadDir(b.layers.Dir); len(left) > 0 {
@@ -314,7 +334,7 @@ func TestInTheSandboxCheckpointsOnAFullDisk(t *testing.T) {
 			b.sh("a", "echo old > /workspace/old")
 			before := b.freeze("a").Stack
 			want := b.sh("a", "cd /workspace; "+full.fill)
-			_, err := b.layered("a").Copy(context.Background(), layers.Bound{})
+			_, err := b.tryCopy("a", layers.Bound{})
 			if !errors.Is(err, syscall.ENOSPC) {
 				t.Errorf("a copy on a full disk: %v", err)
 			}
@@ -324,7 +344,7 @@ func TestInTheSandboxCheckpointsOnAFullDisk(t *testing.T) {
 			if out := b.sh("a", "cat /workspace/old"); out != "old" {
 				t.Error(out)
 			}
-			f, err := b.layered("a").Freeze(context.Background(), "/workspace", func(*link.Agent) {})
+			f, err := b.tryFreeze("a")
 			t.Log(want, err)
 			if err != nil && !errors.Is(err, syscall.ENOSPC) && kind(err) != "exhausted " && kind(err) != "os ENOSPC" {
 				t.Errorf("a freeze on a full disk: %s %v", kind(err), err)
@@ -359,11 +379,11 @@ func TestInTheSandboxStackHasALimit(t *testing.T) {
 		t.Errorf("%q", out)
 	}
 	b.sh("a", "echo > /workspace/more; sleep 1000 >/dev/null 2>&1 &")
-	_, err := b.layered("a").Copy(context.Background(), layers.Bound{})
+	_, err := b.tryCopy("a", layers.Bound{})
 	if kind(err) != "no_layers " {
 		t.Error(err)
 	}
-	_, err = b.layered("a").Freeze(context.Background(), "/workspace", func(*link.Agent) {})
+	_, err = b.tryFreeze("a")
 	if kind(err) != "no_layers " {
 		t.Error(err)
 	}
@@ -383,5 +403,61 @@ func TestInTheSandboxLayersCountAsTheSlotsUseOfTheDisk(t *testing.T) {
 		if err != nil || !f.NearlyFull || f.ByOthers != others {
 			t.Errorf("%s: %+v %v", slot, f, err)
 		}
+	}
+}
+
+// A checkpoint that waits for a reset of its slot does not touch the next holder's slot.
+func TestInTheSandboxCheckpointNeverTouchesAResetSlot(t *testing.T) {
+	ctx := context.Background()
+	for name, try := range map[string]func(*SlotLayers, *link.Agent) error{
+		"copy": func(l *SlotLayers, agent *link.Agent) error {
+			_, err := l.Copy(ctx, agent, layers.Bound{})
+			return err
+		},
+		"freeze": func(l *SlotLayers, agent *link.Agent) error {
+			_, err := l.Freeze(ctx, agent, "/workspace", func(*link.Agent) { t.Error("the next holder's agent") })
+			return err
+		},
+	} {
+		for _, begun := range []bool{true, false} {
+			t.Run(fmt.Sprint(name, begun), func(t *testing.T) {
+				b, _ := ownRoot(t, "")
+				b.sh("a", "echo first > /workspace/first")
+				layered, agent := b.layered("a"), b.agentOf("a")
+				if r, err := b.Reset(ctx, "a"); err != nil || !r.Clean {
+					t.Fatalf("%+v %v", r, err)
+				}
+				if begun {
+					b.sh("a", "echo next > /workspace/next; sleep 1000 >/dev/null 2>&1 &")
+				}
+				if err := try(layered, agent); err == nil || kind(err) != "slot_closed " {
+					t.Error(err)
+				}
+				want := map[bool]string{true: "next\n1", false: "0"}[begun]
+				if out := b.sh("a", "ls /workspace; pgrep -c sleep || true"); out != want {
+					t.Errorf("%q", out)
+				}
+				if left, _ := os.ReadDir(b.layers.Dir); len(left) > 0 {
+					t.Error(left)
+				}
+			})
+		}
+	}
+}
+
+func TestInTheSandboxCanceledCheckpointChangesNothing(t *testing.T) {
+	b, _ := ownRoot(t, "")
+	b.sh("a", "echo > /workspace/file; sleep 1000 >/dev/null 2>&1 &")
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := b.layered("a").Copy(ctx, b.agentOf("a"), layers.Bound{}); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	_, err := b.layered("a").Freeze(ctx, b.agentOf("a"), "/workspace", func(*link.Agent) { t.Error("a new agent") })
+	if !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if out := b.sh("a", "ls /workspace; pgrep -c sleep || true"); out != "file\n1" {
+		t.Errorf("%q", out)
 	}
 }
