@@ -31,6 +31,11 @@ class Sample:
         self.add([duration_s], duration_s)
 
     @property
+    def min_ms(self) -> float:
+        """The minimum."""
+        return min(self.times_ms)
+
+    @property
     def p50_ms(self) -> float:
         """The median."""
         return statistics.median(self.times_ms)

@@ -14,3 +14,4 @@ class Options:
     slots: int = 1000
     sandboxes: int = 32
     megabytes: int = 100
+    state_megabytes: int = 300

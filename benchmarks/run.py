@@ -22,6 +22,7 @@ from benchmarks import (
     curves,
     engines,
     environments,
+    fork,
     memory,
     model_client,
     overhead,
@@ -40,6 +41,7 @@ PARTS: dict[str, Callable[[Options], Awaitable[Measurements]]] = {
     "start": start.measure,
     "sandboxes": sandboxes.measure,
     "acquire": acquire.measure,
+    "fork": fork.measure,
     "memory": memory.measure,
     "calls": calls.measure,
     "added": overhead.measure,
@@ -82,11 +84,15 @@ def main() -> int:
     parser.add_argument(
         "--megabytes", type=int, default=default.megabytes, help="size of the file of the part transfer"
     )
+    parser.add_argument(
+        "--state-megabytes", type=int, default=default.state_megabytes, help="size of the large state of the part fork"
+    )
     parser.add_argument("--out", type=Path, help="directory to write to")
     arguments = parser.parse_args()
     here = Path(__file__).resolve().parent
     out = arguments.out or (here.parent / ".cache" / "bench" if arguments.only else here)
-    options = Options(arguments.rounds, arguments.slice_s, arguments.slots, arguments.sandboxes, arguments.megabytes)
+    sizes = (arguments.slots, arguments.sandboxes, arguments.megabytes, arguments.state_megabytes)
+    options = Options(arguments.rounds, arguments.slice_s, *sizes)
     # The part curves runs 512 commands at once, each with its pipes.
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

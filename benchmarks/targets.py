@@ -6,7 +6,19 @@ import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from benchmarks import acquire, agent, browser, engines, environments, memory, model_client, sandboxes, scale, start
+from benchmarks import (
+    acquire,
+    agent,
+    browser,
+    engines,
+    environments,
+    fork,
+    memory,
+    model_client,
+    sandboxes,
+    scale,
+    start,
+)
 from benchmarks.calls import DOCKER, HOST, LOCAL, SANDBOX
 from benchmarks.measurements import Measurements, Sample
 from benchmarks.options import Options
@@ -68,6 +80,7 @@ def targets() -> Iterator[Target]:
         yield _time_target(f"{acquire.ACQUIRE}, {name}", 1, acquire.ACQUIRE, name)
         yield _time_target(f"{acquire.RESET}, {name}", 20 if name == LOCAL else 25, acquire.RESET, name)
         yield _time_target(f"{acquire.FIRST}, {name}", 12, acquire.FIRST, name)
+    yield from _fork_targets()
     for name in (LOCAL, DOCKER):
         more = f"{name}: {scale.more_descriptors(Options.slots)}"
         yield Target(more, FEW_DESCRIPTORS, "", _find_figure(more))
@@ -82,6 +95,19 @@ def targets() -> Iterator[Target]:
     yield _time_target(start.IMPORT, 150, start.DISCIPLINE, start.IMPORT)
     yield _time_target(start.IMPORT_POOL, 200, start.DISCIPLINE, start.IMPORT_POOL)
     yield _time_target(start.RUN, 350, start.DISCIPLINE, start.RUN)
+
+
+def _fork_targets() -> Iterator[Target]:
+    for state in (fork.IMAGE, fork.LAYER):
+        ours, base = f"{fork.COPY} {state}", f"{fork.COMMAND} {state}"
+        name = f"{fork.CHECKPOINT} {state}, less 5 ms, of an empty command"
+        yield _minimum_target(name, 1.5, (fork.CHECKPOINT, ours), (fork.CHECKPOINT, base), less_ms=5)
+    yield _minimum_target(f"{fork.FREEZE}, {fork.LARGE}", 1.5, (fork.FREEZE, fork.LARGE), (fork.FREEZE, fork.SMALL))
+    for count in fork.COUNTS:
+        slots, forks = fork.slots_name(count), (fork.slots_name(count), fork.FORKS)
+        yield _minimum_target(f"{fork.FORKS}, {slots}", 1.5, forks, (slots, fork.EMPTY))
+        name = f"{fork.FORKS}, {slots}, of {count} times the set-up"
+        yield _minimum_target(name, 0.1, forks, (fork.SETUP, fork.SETUP), times=count)
 
 
 def _engine_targets() -> Iterator[Target]:
@@ -108,6 +134,20 @@ def _latency_target(name: str, most: float, ours: tuple[str, str], base: tuple[s
     def measure(measurements: Measurements) -> tuple[float, str]:
         first, second = _sample(measurements, *ours).p50_ms, _sample(measurements, *base).p50_ms
         return first / second, f"{first:,.2f} ms, {base[1]} {second:,.2f} ms"
+
+    return Target(name, most, " ×", measure)
+
+
+def _minimum_target(
+    name: str, most: float, ours: tuple[str, str], base: tuple[str, str], *, times: int = 1, less_ms: float = 0
+) -> Target:
+    """Return a bound on the ratio of minima. `less_ms` is subtracted from ours, and the base counts `times` times."""
+
+    def measure(measurements: Measurements) -> tuple[float, str]:
+        first, second = _sample(measurements, *ours), _sample(measurements, *base)
+        medians = max(0.0, first.p50_ms - less_ms) / (second.p50_ms * times)
+        note = f"minima {first.min_ms:,.2f} ms, {base[1]} {second.min_ms:,.2f} ms; by medians {medians:.2f} ×"
+        return max(0.0, first.min_ms - less_ms) / (second.min_ms * times), note
 
     return Target(name, most, " ×", measure)
 

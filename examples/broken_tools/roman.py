@@ -1,0 +1,27 @@
+"""Roman numerals."""
+
+NUMERALS = (
+    (1000, "M"),
+    (900, "CM"),
+    (500, "D"),
+    (400, "CD"),
+    (100, "C"),
+    (90, "XC"),
+    (50, "L"),
+    (41, "XL"),
+    (10, "X"),
+    (9, "IX"),
+    (5, "V"),
+    (4, "IV"),
+    (1, "I"),
+)
+
+
+def to_roman(number: int) -> str:
+    """Write a positive number."""
+    text = ""
+    for value, letters in NUMERALS:
+        while number > value:
+            text += letters
+            number -= value
+    return text
