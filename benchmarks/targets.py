@@ -104,10 +104,10 @@ def _fork_targets() -> Iterator[Target]:
         yield _minimum_target(name, 1.5, (fork.CHECKPOINT, ours), (fork.CHECKPOINT, base), less_ms=5)
     yield _minimum_target(f"{fork.FREEZE}, {fork.LARGE}", 1.5, (fork.FREEZE, fork.LARGE), (fork.FREEZE, fork.SMALL))
     for count in fork.COUNTS:
-        slots, forks = fork.slots_name(count), (fork.slots_name(count), fork.FORKS)
-        yield _minimum_target(f"{fork.FORKS}, {slots}", 1.5, forks, (slots, fork.EMPTY))
-        name = f"{fork.FORKS}, {slots}, of {count} times the set-up"
-        yield _minimum_target(name, 0.1, forks, (fork.SETUP, fork.SETUP), times=count)
+        slots, name = fork.slots_name(count), f"{count} {fork.FORKS}, each with a command"
+        yield _minimum_target(name, 1.5, (slots, fork.FORKS), (slots, fork.EMPTY))
+        setup = (fork.SETUP, fork.SETUP)
+        yield _minimum_target(f"{name}, of {count} set-ups", 0.1, (slots, fork.FORKS), setup, times=count)
 
 
 def _engine_targets() -> Iterator[Target]:

@@ -35,3 +35,13 @@ def test_a_part_writes_a_report_that_says_of_the_others_that_they_were_not_measu
     assert "## 1 MiB up" in text
     assert "## 1 MiB down" in text
     assert "not measured" in text
+
+
+@pytest.mark.docker
+def test_forks_are_measured_and_compared_by_minima(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.run", "--only", "fork", "--rounds", "1", "--state-megabytes", "2"]
+    done = subprocess.run([*command, "--out", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "RESULTS.md").read_text()
+    assert "| forks of the large state |" in text
+    assert sum("minima" in line for line in text.splitlines()) == 7
