@@ -23,13 +23,13 @@ CHECKPOINT, FREEZE = "checkpoint of 20 small files", "checkpoint by freeze"
 BACK, SETUP = "way back after a change, and a command", "set-up of the large state"
 IMAGE, LAYER = "over the image", "over the large state"
 COMMAND, COPY = "empty command", "checkpoint"
-SMALL, LARGE = "1 MB in 50 files", "the large state"
+SMALL, FEW, LARGE = "1 MB in 50 files", "the size of the large state in 15 files", "the large state"
 RESET, RESTORE = "reset", "restore over the large state"
 EMPTY, SMALL_FORKS, FORKS = "empty slots", "forks of 20 small files", "forks of the large state"
 COUNTS = (8, 32)
 SLOTS = max(COUNTS) + 1
 TURNS = 5
-FILE_BYTES = 20_000
+FILES_A_MEGABYTE = 50
 SMALL_CHANGE = ["bash", "-c", "mkdir -p change && for i in {1..20}; do echo $RANDOM > change/$i; done"]
 WRITE_FILES = """
 import os, sys
@@ -58,7 +58,7 @@ async def measure(options: Options) -> Measurements:
         return measurements
     bases = {
         CHECKPOINT: {f"{COPY} {state}": f"{COMMAND} {state}" for state in (IMAGE, LAYER)},
-        FREEZE: {LARGE: SMALL},
+        FREEZE: {FEW: SMALL, LARGE: SMALL},
         BACK: {RESTORE: RESET},
         SETUP: {},
         **{slots_name(count): {FORKS: EMPTY, SMALL_FORKS: EMPTY} for count in COUNTS},
@@ -93,13 +93,14 @@ async def measure_round(pool: SandboxPool, stopwatch: Stopwatch, megabytes: int,
     """Prepare a small and a large state in one slot, and measure with them."""
     async with pool.slot() as slot:
         small = await time_checkpoints(slot, stopwatch, IMAGE)
-        await write_files(slot, 1)
-        with stopwatch.time(FREEZE, SMALL):
-            frozen = await slot.checkpoint(processes="end")
-        await frozen.drop()
-        await slot.reset()
+        for name, size, count in ((SMALL, 1, FILES_A_MEGABYTE), (FEW, megabytes, 15)):
+            await write_files(slot, size, count)
+            with stopwatch.time(FREEZE, name):
+                frozen = await slot.checkpoint(processes="end")
+            await slot.reset()
+            await frozen.drop()
         with stopwatch.time(SETUP, SETUP):
-            await write_files(slot, megabytes)
+            await write_files(slot, megabytes, megabytes * FILES_A_MEGABYTE)
         with stopwatch.time(FREEZE, LARGE):
             large = await slot.checkpoint(processes="end")
         changed = await time_checkpoints(slot, stopwatch, LAYER)
@@ -149,10 +150,9 @@ async def run_in_each(slots: list[Slot]) -> None:
             tasks.start_soon(run, slot, NOOP)
 
 
-async def write_files(slot: Slot, megabytes: int) -> None:
-    """Write some MB into a slot, in files of 20 kB."""
-    count = megabytes * 1_000_000 // FILE_BYTES
-    await run(slot, ["python3", "-c", WRITE_FILES, "packages", str(count), str(FILE_BYTES)])
+async def write_files(slot: Slot, megabytes: int, count: int) -> None:
+    """Write some MB into a slot, in `count` files."""
+    await run(slot, ["python3", "-c", WRITE_FILES, "packages", str(count), str(megabytes * 1_000_000 // count)])
 
 
 async def run(slot: Slot, command: list[str]) -> None:

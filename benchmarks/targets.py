@@ -102,7 +102,8 @@ def _fork_targets() -> Iterator[Target]:
         ours, base = f"{fork.COPY} {state}", f"{fork.COMMAND} {state}"
         name = f"{fork.CHECKPOINT} {state}, less 5 ms, of an empty command"
         yield _minimum_target(name, 1.5, (fork.CHECKPOINT, ours), (fork.CHECKPOINT, base), less_ms=5)
-    yield _minimum_target(f"{fork.FREEZE}, {fork.LARGE}", 1.5, (fork.FREEZE, fork.LARGE), (fork.FREEZE, fork.SMALL))
+    for size in (fork.FEW, fork.LARGE):
+        yield _minimum_target(f"{fork.FREEZE}, {size}", 1.5, (fork.FREEZE, size), (fork.FREEZE, fork.SMALL))
     for count in fork.COUNTS:
         slots, name = fork.slots_name(count), f"{count} {fork.FORKS}, each with a command"
         yield _minimum_target(name, 1.5, (slots, fork.FORKS), (slots, fork.EMPTY))

@@ -44,4 +44,4 @@ def test_forks_are_measured_and_compared_by_minima(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "RESULTS.md").read_text()
     assert "| forks of the large state |" in text
-    assert sum("minima" in line for line in text.splitlines()) == 7
+    assert sum("minima" in line for line in text.splitlines()) == 8
