@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from secrets import token_hex
@@ -36,6 +37,10 @@ class StoredCheckpoint:
     sandbox: PooledSandbox
     slot: Slot
     request: SlotRequest
+    uses: int = 0
+    """The number of restores to it that are under way."""
+    unused: anyio.Event | None = None
+    """Set at the end of the last use, if a drop waits for it."""
 
 
 class Checkpoints:
@@ -47,7 +52,7 @@ class Checkpoints:
         self._stored: dict[str, StoredCheckpoint] = {}
 
     def __len__(self) -> int:
-        return len(self._stored)
+        return sum(stored.sandbox.record.id in self._fleet.sandboxes for stored in self._stored.values())
 
     async def create(
         self, slot_id: str, processes: ProcessPolicy, timeout_s: float | None, states: States
@@ -90,7 +95,8 @@ class Checkpoints:
             ConfigError: If it belongs to another pool.
         """
         stored = self._stored.get(checkpoint.id)
-        if stored is not None and stored.sandbox.record.id in self._fleet.sandboxes:
+        lives = stored is not None and stored.sandbox.record.id in self._fleet.sandboxes
+        if stored is not None and lives and not checkpoint.dropped:
             return stored
         raise self.loss_error(checkpoint)
 
@@ -109,14 +115,27 @@ class Checkpoints:
         message = f"the checkpoint {checkpoint.id} is lost, because its sandbox {sandbox.id} has ended{reason}"
         return CheckpointLost(message, sandbox=sandbox.id)
 
-    def check(self, slot_id: str, checkpoint: Checkpoint) -> None:
-        """Raise the error of `Slot.restore` for a checkpoint that a slot cannot return to."""
-        there, here = self.find(checkpoint).sandbox, self._find_slot(slot_id).sandbox
+    @contextmanager
+    def use(self, slot_id: str, checkpoint: Checkpoint) -> Iterator[None]:
+        """Keep a checkpoint until the block ends: a drop waits so long.
+
+        Raises:
+            ConfigError: If it is in another sandbox than the slot. Otherwise as `find`.
+        """
+        stored = self.find(checkpoint)
+        there, here = stored.sandbox, self._find_slot(slot_id).sandbox
         if here is not there:
             raise ConfigError(
                 f"the checkpoint {checkpoint.id} is in the sandbox {there.id}, and the slot in {here.id}: "
                 "acquire a slot there with pool.slot(from_=checkpoint)"
             )
+        stored.uses += 1
+        try:
+            yield
+        finally:
+            stored.uses -= 1
+            if stored.uses == 0 and stored.unused is not None:
+                stored.unused.set()
 
     async def restore(self, slot_id: str, checkpoint: Checkpoint) -> None:
         """Implement `Slot.restore`."""
@@ -161,6 +180,10 @@ class Checkpoints:
     async def _drop(self, checkpoint_id: str, done: anyio.Event) -> None:
         stored = self._stored.pop(checkpoint_id, None)
         try:
+            if stored is not None and stored.uses > 0:
+                stored.unused = anyio.Event()
+                self._fleet.on_change()
+                await stored.unused.wait()
             if stored is None or stored.sandbox.record.id not in self._fleet.sandboxes:
                 return
             stored.sandbox.record.checkpoints -= 1
@@ -199,9 +222,9 @@ class SlotCheckpoints:
         """Implement `Slot.checkpoint`."""
         return await self.store.create(self.slot_id, processes, timeout_s, states)
 
-    def check(self, checkpoint: Checkpoint) -> None:
-        """Raise the error of `Slot.restore` for a checkpoint that the slot cannot return to."""
-        self.store.check(self.slot_id, checkpoint)
+    def use(self, checkpoint: Checkpoint) -> AbstractContextManager[None]:
+        """Keep a checkpoint for `Slot.restore`."""
+        return self.store.use(self.slot_id, checkpoint)
 
     async def restore(self, checkpoint: Checkpoint) -> None:
         """Implement `Slot.restore`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Protocol, Self, get_args
@@ -163,8 +164,11 @@ class CheckpointStore(Protocol):
     async def create(self, processes: ProcessPolicy, timeout_s: float | None, states: States) -> Checkpoint:
         """Implement `Slot.checkpoint`. `states` are the saved states of the objects beside the slot."""
 
-    def check(self, checkpoint: Checkpoint) -> None:
-        """Raise the error of `Slot.restore` for a checkpoint that the slot cannot return to."""
+    def use(self, checkpoint: Checkpoint) -> AbstractContextManager[None]:
+        """Keep a checkpoint until the block ends: a drop waits so long.
+
+        Raises the error of `Slot.restore` if the slot cannot return to it.
+        """
 
     async def restore(self, checkpoint: Checkpoint) -> None:
         """Set the slot, whose calls have ended, to the checkpoint."""

@@ -507,8 +507,8 @@ class Slot:
         """
         self._scope.check()
         plain = plain_checkpoint(checkpoint)
-        self._checkpoints.check(plain)
-        await self._renew("the slot was restored to a checkpoint", lambda: self._checkpoints.restore(plain))
+        with self._checkpoints.use(plain):
+            await self._renew("the slot was restored to a checkpoint", lambda: self._checkpoints.restore(plain))
 
     async def _renew(self, why: str, renew: Callable[[], Awaitable[None]]) -> None:
         """End the calls under way, and wait for `renew`, also if the caller is cancelled."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 
+import anyio
 import pytest
 
-from hermes_exec import ProfileConfig, SandboxPool, SlotClosed, tools
+from hermes_exec import Checkpoint, ProfileConfig, SandboxPool, SlotClosed, tools
 
 pytestmark = [pytest.mark.anyio, pytest.mark.docker]
 
@@ -82,3 +83,25 @@ async def test_sessions_of_forks_have_the_secrets_of_the_fork(pool: SandboxPool)
             await fork.reset()
             assert (await fork.session(like=session).run(show)).stdout == expected
         assert (await session.run(show)).stdout == "of the parent parent 1 changed none yes\n"
+
+
+async def test_drop_waits_for_the_end_of_a_restore(pool: SandboxPool) -> None:
+    async with pool.slot() as slot:
+        await slot.run("echo prepared > note", check=True)
+        for restores in (1, 0):  # of a restore and a drop that begin together, the first one wins
+            checkpoint = await slot.checkpoint()
+            refused: list[Exception] = []
+
+            async def restore(to: Checkpoint = checkpoint, refused: list[Exception] = refused) -> None:
+                try:
+                    await slot.restore(to)
+                except SlotClosed as error:
+                    refused.append(error)
+
+            async with anyio.create_task_group() as tasks:
+                for work in (restore, checkpoint.drop) if restores else (checkpoint.drop, restore):
+                    tasks.start_soon(work)
+            assert len(refused) == 1 - restores
+            assert (await slot.run("cat note")).stdout == "prepared\n"
+            assert pool.stats().checkpoints == 0
+        assert pool.stats().slots_quarantined == 0

@@ -278,6 +278,7 @@ async def test_checkpoint_is_lost_with_its_sandbox(pool_of: Factory) -> None:
             tasks.start_soon(wait_for_fork)
         with pytest.raises(CheckpointLost):
             await checkpoint.sizes()
+        assert pool.stats().checkpoints == 0
         await checkpoint.drop()
         async with pool.slot() as other:
             assert other.sandbox != slot.sandbox
