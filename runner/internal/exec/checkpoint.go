@@ -183,6 +183,9 @@ func (r *Runner) freeze(ctx context.Context, scope *command.Scope, layered *slot
 	frozen, err := layered.Freeze(ctx, agent, string(cp.result.Workdir), scope.SetAgent)
 	killed.Add(frozen.Killed)
 	if err != nil {
+		if agent.IsStopRequested() { // nothing that began before can continue
+			endScope(r, scope, channel.AsWire(err))
+		}
 		return err
 	}
 	cp.stack, cp.result.Copied = frozen.Stack, frozen.Copied

@@ -126,10 +126,14 @@ func (r *Runner) EndSlot(id string, why *wire.Error) {
 	delete(r.scopes, id)
 	r.mu.Unlock()
 	if scope != nil {
-		scope.End(why) // first, so that calls which begin meanwhile see the end
-		r.processes.EndSlot(scope)
-		r.sessions.EndSlot(scope)
+		endScope(r, scope, why)
 	}
+}
+
+func endScope(r *Runner, scope *command.Scope, why *wire.Error) {
+	scope.End(why) // first, so that calls which begin meanwhile see the end
+	r.processes.EndSlot(scope)
+	r.sessions.EndSlot(scope)
 }
 
 // slotView sends the output of the slot's commands and processes until it is cancelled or the slot

@@ -1,6 +1,7 @@
 package layers
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -115,8 +116,9 @@ func (s Stack) Use() Stack {
 	return s
 }
 
-// Release ends one use of each layer and discards layers without any.
+// Release ends one use of each layer and discards layers without any, all of them even after an error.
 func (s Stack) Release() error {
+	var problems []error
 	for _, l := range s {
 		l.store.mu.Lock()
 		l.uses--
@@ -124,9 +126,9 @@ func (s Stack) Release() error {
 		l.store.mu.Unlock()
 		if unused {
 			if err := l.store.discard(l.Dir()); err != nil {
-				return fmt.Errorf("layer %s: %w", l.ID, err)
+				problems = append(problems, fmt.Errorf("layer %s: %w", l.ID, err))
 			}
 		}
 	}
-	return nil
+	return errors.Join(problems...)
 }

@@ -32,7 +32,7 @@ func (s *slot) agent(ctx context.Context) (*link.Agent, error) {
 	case died != nil:
 		return nil, died
 	}
-	return s.start(ctx)
+	return s.start(ctx, nil)
 }
 
 // current returns the running agent, or why the last one ended unexpectedly, or neither.
@@ -42,14 +42,18 @@ func (s *slot) current() (*link.Agent, *ipc.Error) {
 	return s.running, s.deathError
 }
 
-// start makes a new agent the slot's. mu must be held.
-func (s *slot) start(ctx context.Context) (*link.Agent, error) {
+// start makes a new agent the slot's, once prepare, which may be nil, has got it. mu must be held.
+func (s *slot) start(ctx context.Context, prepare func(*link.Agent)) (*link.Agent, error) {
 	h, again, err := s.launch(ctx)
 	if again {
 		h, _, err = s.launch(ctx)
 	}
 	if err != nil {
 		return nil, err
+	}
+	s.setup.View.Frozen = nil // it was proven closed
+	if prepare != nil {
+		prepare(h)
 	}
 	s.liveMu.Lock()
 	defer s.liveMu.Unlock()

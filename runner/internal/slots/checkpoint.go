@@ -79,7 +79,7 @@ func (l *SlotLayers) Copy(ctx context.Context, agent *link.Agent, bound layers.B
 			return nil, err
 		}
 	}
-	layer, err := s.m.layers.Add()
+	layer, err := s.addLayer()
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +114,8 @@ func (l *SlotLayers) Freeze(ctx context.Context, old *link.Agent, workdir string
 	if err != nil {
 		return Frozen{}, err
 	}
-	ctx = context.WithoutCancel(ctx) // a freeze is not cancelled halfway
+	defer func() { _ = os.Remove(next) }() // if it is still there
+	ctx = context.WithoutCancel(ctx)       // a freeze is not cancelled halfway
 	f := Frozen{Killed: s.end(ctx)}
 	if f.Killed.Left > 0 {
 		err = fmt.Errorf("%d processes of the slot are left", f.Killed.Left)
@@ -132,20 +133,21 @@ func (l *SlotLayers) Freeze(ctx context.Context, old *link.Agent, workdir string
 			s.setup.View.Frozen = append(s.setup.View.Frozen, layer.Path(n))
 		}
 	}
-	defer func() { s.setup.View.Frozen = nil }()
-	agent, startErr := s.start(ctx)
+	adopt := func(agent *link.Agent) {
+		agent.SetWorkdir(workdir)
+		swap(agent)
+	}
+	_, startErr := s.start(ctx, adopt)
 	if startErr != nil && ipc.AsError(startErr).Kind == isolation.InUse {
 		f.Copied = true
 		if startErr = l.replaceTop(ctx); startErr != nil {
 			return f, s.giveUp(startErr)
 		}
-		agent, startErr = s.start(ctx)
+		_, startErr = s.start(ctx, adopt)
 	}
 	if err = errors.Join(err, startErr); err != nil {
 		return f, err
 	}
-	agent.SetWorkdir(workdir)
-	swap(agent)
 	f.Stack = s.stack.Use()
 	return f, nil
 }
@@ -168,10 +170,19 @@ func (l *SlotLayers) prepareFreeze() (layer *layers.Layer, next string, err erro
 	if err := os.Mkdir(next, 0o700); err != nil {
 		return nil, "", ipc.OSError("checkpoint", next, err)
 	}
-	if layer, err = s.m.layers.Add(); err != nil {
-		return nil, "", errors.Join(ipc.OSError("checkpoint", s.m.layers.Dir, err), os.Remove(next))
+	if layer, err = s.addLayer(); err != nil {
+		return nil, "", errors.Join(err, os.Remove(next))
 	}
 	return layer, next, nil
+}
+
+// addLayer makes an empty layer with one use.
+func (s *slot) addLayer() (*layers.Layer, error) {
+	layer, err := s.m.layers.Add()
+	if err != nil {
+		return nil, ipc.OSError("checkpoint", s.m.layers.Dir, err)
+	}
+	return layer, nil
 }
 
 // freezeUppers moves the changes of an ended slot into a layer, and puts the empty directory next in
@@ -201,7 +212,7 @@ func (l *SlotLayers) replaceTop(ctx context.Context) error {
 	s := l.s
 	last := len(s.stack) - 1
 	open := s.stack[last]
-	layer, err := s.m.layers.Add()
+	layer, err := s.addLayer()
 	if err != nil {
 		return err
 	}
@@ -260,10 +271,7 @@ func (l *SlotLayers) Restore(ctx context.Context, stack layers.Stack, workdir st
 	if err := s.setStack(stack); err != nil {
 		return result, err
 	}
-	agent, err := s.start(ctx)
-	if err == nil {
-		agent.SetWorkdir(workdir)
-	}
+	_, err := s.start(ctx, func(agent *link.Agent) { agent.SetWorkdir(workdir) })
 	return result, err
 }
 
@@ -271,6 +279,7 @@ func (l *SlotLayers) Restore(ctx context.Context, stack layers.Stack, workdir st
 func (s *slot) setStack(stack layers.Stack) error {
 	before := s.stack
 	s.changeStack(stack)
+	s.setup.View.Frozen = nil
 	return before.Release()
 }
 

@@ -335,7 +335,7 @@ func TestInTheSandboxCheckpointsOnAFullDisk(t *testing.T) {
 			before := b.freeze("a").Stack
 			want := b.sh("a", "cd /workspace; "+full.fill)
 			_, err := b.tryCopy("a", layers.Bound{})
-			if !errors.Is(err, syscall.ENOSPC) {
+			if err == nil || !errors.Is(err, syscall.ENOSPC) && kind(err) != "os ENOSPC" {
 				t.Errorf("a copy on a full disk: %v", err)
 			}
 			if left, _ := os.ReadDir(b.layers.Dir); len(left) != 1 {
@@ -459,5 +459,47 @@ func TestInTheSandboxCanceledCheckpointChangesNothing(t *testing.T) {
 	}
 	if out := b.sh("a", "ls /workspace; pgrep -c sleep || true"); out != "file\n1" {
 		t.Errorf("%q", out)
+	}
+}
+
+// An agent that is not started after a freeze is started later, and only with proof.
+func TestInTheSandboxFreezeWithoutANewAgent(t *testing.T) {
+	b, _ := ownRoot(t, "")
+	b.sh("a", "echo before > /workspace/file")
+	b.agentOf("a")
+	b.setupTimeout = 1
+	f, err := b.tryFreeze("a")
+	b.setupTimeout = setupTimeout
+	if err == nil || kind(err) != "exhausted " || len(f.Stack) > 0 {
+		t.Fatalf("%+v %v", f, err)
+	}
+	s := b.slots["a"]
+	if frozen := s.setup.View.Frozen; len(frozen) != 1 {
+		t.Error("the next agent starts without proof:", frozen)
+	}
+	if out := b.sh("a", "cat /workspace/file"); out != "before" || len(s.setup.View.Frozen) > 0 {
+		t.Errorf("%q %q", out, s.setup.View.Frozen)
+	}
+	if f := b.freeze("a"); f.Copied || len(f.Stack) != 1 {
+		t.Errorf("%+v", f)
+	}
+}
+
+func TestInTheSandboxFailedFreezeLeavesNoDirectory(t *testing.T) {
+	b, _ := ownRoot(t, "")
+	b.sh("a", "echo before > /workspace/file")
+	s := b.slots["a"]
+	view := s.setup.View.Layer
+	s.setup.View.Layer += "-missing"
+	_, err := b.tryFreeze("a")
+	s.setup.View.Layer = view
+	if err == nil || kind(err) != "unclean " {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(filepath.Join(s.dir, "next")); !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+	if left, _ := os.ReadDir(b.layers.Dir); len(left) > 0 {
+		t.Error(left)
 	}
 }

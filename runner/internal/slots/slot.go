@@ -273,7 +273,7 @@ func (s *slot) end(ctx context.Context) ipc.Receipt {
 func (s *slot) startSuccessor(ctx context.Context) (*link.Agent, error) {
 	s.setup.Successor = true
 	defer func() { s.setup.Successor = false }()
-	return s.start(ctx)
+	return s.start(ctx, nil)
 }
 
 // removeTraces removes everything of the slot in the sandbox besides processes. Files that the
