@@ -1,7 +1,9 @@
 package tenants
 
 import (
+	"os"
 	"slices"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -42,10 +44,10 @@ func (s *Pause) stop(t *Tenants) error {
 			signalled := slices.ContainsFunc(s.stopped, func(q proc.Process) bool {
 				return q.PID == p.PID && q.Start == p.Start
 			})
-			switch {
-			case slices.Contains([]byte{'T', 't', 'Z', 'X'}, p.State):
+			switch state := runningState(p); {
+			case state == 0:
 				continue
-			case p.State == 'D' && signalled && time.Since(began) > sleepTimeout:
+			case state == 'D' && signalled && time.Since(began) > sleepTimeout:
 				continue
 			}
 			running++
@@ -61,6 +63,33 @@ func (s *Pause) stop(t *Tenants) error {
 			return &ipc.Error{Kind: "busy", Message: "the processes of the slot do not stop"}
 		}
 	}
+}
+
+// runningState returns the state of a thread of p that is not stopped, if possible of one that does
+// not sleep in the kernel; 0 if there is none. The first thread may be stopped, or have ended, before
+// the others.
+func runningState(p proc.Process) (state byte) {
+	states := []byte{p.State}
+	if p.Threads > 1 {
+		tasks := "/proc/" + strconv.Itoa(p.PID) + "/task/"
+		entries, err := os.ReadDir(tasks)
+		if err != nil {
+			return 0 // it has ended
+		}
+		states = states[:0]
+		buffer := make([]byte, 1024)
+		for _, e := range entries {
+			if fields := proc.Fields(proc.Read(tasks+e.Name()+"/stat", buffer)); len(fields) > 0 {
+				states = append(states, fields[0][0])
+			}
+		}
+	}
+	for _, each := range states {
+		if !slices.Contains([]byte{'T', 't', 'Z', 'X'}, each) && (state == 0 || state == 'D') {
+			state = each
+		}
+	}
+	return state
 }
 
 // End continues the processes that Begin has stopped.

@@ -9,6 +9,23 @@ import pytest
 
 from hermes_exec import Checkpoint, ProfileConfig, SandboxPool, SlotClosed, tools
 
+WRITER = """
+import ctypes, os, threading
+
+files = [os.open(f"/workspace/{name}", os.O_WRONLY | os.O_CREAT) for name in ("a/count", "b/count")]
+
+def write():
+    number = 0
+    while True:
+        number += 1
+        for file in files:
+            os.pwrite(file, b"%09d" % number, 0)
+
+threading.Thread(target=write).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+"""Writes numbers to two files from a second thread, while the first one has ended."""
+
 pytestmark = [pytest.mark.anyio, pytest.mark.docker]
 
 
@@ -105,3 +122,15 @@ async def test_drop_waits_for_the_end_of_a_restore(pool: SandboxPool) -> None:
             assert (await slot.run("cat note")).stdout == "prepared\n"
             assert pool.stats().checkpoints == 0
         assert pool.stats().slots_quarantined == 0
+
+
+async def test_checkpoint_stops_a_process_whose_first_thread_has_ended(pool: SandboxPool) -> None:
+    async with pool.slot() as slot:
+        await slot.run("mkdir a b; for i in $(seq 1500); do echo $i > a/$i; echo $i > b/$i; done", check=True)
+        process = await slot.spawn(["python3", "-c", WRITER])
+        await slot.run("until [ -s b/count ] && grep -q ') Z' /proc/*/stat; do sleep 0.05; done", check=True)
+        async with await slot.checkpoint() as checkpoint, pool.slot(from_=checkpoint) as fork:
+            first, second = [int((await fork.run(f"cat {name}/count")).stdout.lstrip("0")) for name in "ab"]
+            assert first - second in (0, 1), "the files were copied while the process wrote"
+            assert process.exit_code is None
+            await slot.run("n=$(cat b/count); until [ $(cat b/count) != $n ]; do :; done", timeout_s=20, check=True)
