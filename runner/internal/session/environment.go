@@ -105,7 +105,8 @@ func unquote(word string) (value string, ok bool) {
 	for i := 0; i < len(word); i++ {
 		c := word[i]
 		switch {
-		case quoted == '\'' && c != '\'', quoted == '"' && c != '"' && c != '\\', quoted == '$' && c != '\'' && c != '\\':
+		case quoted == '\'' && c != '\'', quoted == '"' && c != '"' && c != '\\',
+			quoted == '$' && c != '\'' && c != '\\':
 			b.WriteByte(c)
 		case quoted == 0 && c == '$' && strings.HasPrefix(word[i:], "$'"):
 			quoted, i = '$', i+1
