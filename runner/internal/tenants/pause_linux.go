@@ -44,14 +44,15 @@ func (s *Pause) stop(t *Tenants) error {
 			signalled := slices.ContainsFunc(s.stopped, func(q proc.Process) bool {
 				return q.PID == p.PID && q.Start == p.Start
 			})
+			stopping := signalled || p.State == 'T' // by the tenant: it is not continued either
 			switch state := runningState(p); {
 			case state == 0:
 				continue
-			case state == 'D' && signalled && time.Since(began) > sleepTimeout:
+			case state == 'D' && stopping && time.Since(began) > sleepTimeout:
 				continue
 			}
 			running++
-			if !signalled {
+			if !stopping {
 				s.stopped = append(s.stopped, p)
 				signalProc(p, syscall.SIGSTOP)
 			}

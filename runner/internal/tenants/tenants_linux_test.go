@@ -4,8 +4,10 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"strconv"
 	"syscall"
 	"testing"
+	"time"
 
 	"hermes-exec/runner/internal/accounts"
 	"hermes-exec/runner/internal/children"
@@ -46,4 +48,58 @@ func TestACommandThatIsBeingStartedIsNotTakenForAnothers(t *testing.T) {
 	if found, _, err := k.treeOf(first, 0, nil); len(found) != 1 || err != nil {
 		t.Errorf("found as nobody's: %v, %v", found, err)
 	}
+}
+
+// The first thread of a process may have ended before the others.
+func TestPauseStopsAProcessWithoutItsFirstThread(t *testing.T) {
+	const code = `import ctypes, itertools, sys, threading
+def count():
+    for n in itertools.count():
+        with open(sys.argv[1], "w") as f:
+            f.write(str(n))
+threading.Thread(target=count).start()
+libc = ctypes.CDLL(None)
+libc.pthread_exit(None)`
+	counter := t.TempDir() + "/counter"
+	child := exec.Command("/usr/bin/python3", "-c", code, counter)
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer child.Wait()         //nolint:errcheck // it is killed
+	defer child.Process.Kill() //nolint:errcheck // it has not ended before
+	state := func() proc.Process {
+		p, _ := proc.ParseStat(proc.Read("/proc/"+strconv.Itoa(child.Process.Pid)+"/stat", make([]byte, 4096)))
+		return p
+	}
+	waitUntil := func(what string, ready func() bool) {
+		t.Helper()
+		for until := time.Now().Add(20 * time.Second); !ready(); time.Sleep(time.Millisecond) {
+			if time.Now().After(until) {
+				t.Fatal(what)
+			}
+		}
+	}
+	changed := func() string {
+		st, err := os.Stat(counter)
+		if err != nil {
+			return ""
+		}
+		return st.ModTime().String()
+	}
+	waitUntil("the first thread does not end", func() bool { return state().State == 'Z' && changed() != "" })
+	k := New(isolation.Setup{}, accounts.User{}, children.NewTable(nil), false)
+	if err := k.StartThreads(func() error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	var pause Pause
+	if err := pause.Begin(k); err != nil {
+		t.Fatal(err)
+	}
+	before := changed()
+	time.Sleep(100 * time.Millisecond)
+	if changed() != before {
+		t.Error("a thread runs during a pause")
+	}
+	pause.End(k)
+	waitUntil("the thread does not continue", func() bool { return changed() != before })
 }
