@@ -223,8 +223,9 @@ class Store:
             measure=self.measure,
         )
 
-    def check(self, checkpoint: Checkpoint) -> None:
+    def use(self, checkpoint: Checkpoint) -> contextlib.AbstractContextManager[None]:
         assert checkpoint.id == "c1"
+        return contextlib.nullcontext()
 
     async def restore(self, checkpoint: Checkpoint) -> None:
         checkpoint.start(await self.scope.call("slot.restore", {"checkpoint": checkpoint.id}, timeout_s=5))

@@ -17,6 +17,7 @@ NOT_SHAPED = {
     "internal/rootfs/own_linux.go: os.ReadDir(": "the sandbox's image, before there is a tenant",
     "internal/rootfs/paths_linux.go: os.ReadDir(": "directories in which confined tenants create nothing",
     "internal/shared/dirs_linux.go: os.ReadDir(": "the sandbox's image, before there is a tenant",
+    "internal/tenants/pause_linux.go: os.ReadDir(": "the threads of a process, of which the kernel has a limit",
     "internal/proc/proc.go: .Readdirnames(-1)": "the numbers of processes, of which the kernel has a limit",
 }
 """Places that read something whole, and why no tenant can make it large."""

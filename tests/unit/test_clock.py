@@ -61,6 +61,8 @@ GO_TELLS = {
     "process/process.go": "when processes started",
     "search/list.go": "the time of a file",
     "files/stat.go": "the time of a file",
+    "layers/pack_linux.go": "the times of files, in an archive",
+    "layers/unpack_linux.go": "the times of files, in an archive",
     "diskspace/space.go": "which files changed since a slot was acquired, to count them if the disk is nearly full",
     "leftover/flatten_linux.go": "which directories were changed since the runner began, to be made flat at its end",
     "cgroup/cgroup_linux.go": "a name that nobody else has",

@@ -22,10 +22,6 @@ type Size struct {
 	Bytes   int64
 }
 
-func (b Bound) isBelow(s Size) bool {
-	return b.Entries > 0 && s.Entries > b.Entries || b.Bytes > 0 && s.Bytes > b.Bytes
-}
-
 // Limits are the limits of an archive.
 type Limits struct {
 	Bound
@@ -37,25 +33,5 @@ type Limits struct {
 // Skipped is what an archive lacks.
 type Skipped struct {
 	Count   int
-	Entries []string // path and reason of the first maxSkipped
-}
-
-const (
-	maxSkipped = 100
-	// maxPath bounds the paths in errors.
-	maxPath = 1000
-)
-
-func (s *Skipped) add(path, reason string) {
-	if s.Count++; s.Count <= maxSkipped {
-		s.Entries = append(s.Entries, shorten(path)+": "+reason)
-	}
-}
-
-// shorten bounds a path in a message.
-func shorten(path string) string {
-	if len(path) > maxPath {
-		path = path[:maxPath/2] + "…" + path[len(path)-maxPath/2:]
-	}
-	return path
+	Entries []string // path and reason of the first 100
 }
