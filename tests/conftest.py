@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import os
 import shutil
-import signal
 import tempfile
 import warnings
 from collections.abc import Callable, Generator, Iterator
@@ -25,6 +24,7 @@ from tests.engines import modal_server as modal_servers
 from tests.support import nomad_agent as nomad
 from tests.support import podman_service, sample, sshd
 from tests.support.hangs import Hangs
+from tests.support.interrupts import take_interrupts
 
 ROOT = Path(__file__).resolve().parent.parent
 REQUIRED = frozenset(filter(None, (name.strip() for name in os.environ.get("HERMES_REQUIRE_ENGINES", "").split(","))))
@@ -54,7 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Take interrupts, also where a shell has started the tests in the background, which ignores them.
+    """Take interrupts.
 
     Processes that run tests side by side get a temporary directory each: pools of one directory remove what dead
     drivers left there, and list each other.
@@ -64,10 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
         _own_temporary_directory(config)
     else:
         config.pluginmanager.register(Failures(config))
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
-        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    take_interrupts()
 
 
 def _own_temporary_directory(config: pytest.Config) -> None:

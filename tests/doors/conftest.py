@@ -13,9 +13,15 @@ from functools import cache
 import pytest
 
 from tests.support.doors import ROOT
+from tests.support.interrupts import take_interrupts
 
 collect_ignore_glob = [] if "HERMES_DOOR" in os.environ else ["*"]
 REQUIRED = os.environ.get("HERMES_REQUIRE_ENGINES", "").split(",")
+
+
+def pytest_configure() -> None:
+    """Take interrupts."""
+    take_interrupts()
 
 
 @pytest.fixture(scope="session")

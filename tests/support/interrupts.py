@@ -11,6 +11,14 @@ from typing import NamedTuple
 INT, TERM, HUP = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 
 
+def take_interrupts() -> None:
+    """Take interrupts, also where a shell has started the tests in the background, which ignores them."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
+        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+
+
 class Burst(NamedTuple):
     """Signals to a process, or to its process group, which it has to lead."""
 
