@@ -74,7 +74,7 @@ async def measure(options: Options) -> Measurements:
 
 
 class Stopwatch:
-    """Adds times to the samples of some disciplines, and drops those of others."""
+    """Adds times to the samples of the given disciplines. The times of other disciplines are dropped."""
 
     def __init__(self, disciplines: list[Discipline]) -> None:
         self._disciplines = {discipline.name: discipline for discipline in disciplines}

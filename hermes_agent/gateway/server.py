@@ -23,8 +23,8 @@ HEADERS_AFTER_S = 10.0
 """How long a stream of events waits for the answer before its headers: until then, errors have their own status."""
 KEEP_ALIVE_S = 3.0
 MAX_CONNECTIONS = 256
-"""The most connections of a gateway. A new one above that closes the oldest one that has not shown the key, or else the
-one that has been without a request for longest.
+"""The most connections of a gateway. Beyond them, a new connection closes the oldest connection that has not shown the
+key. If all have shown it, it closes the connection that has been without a request for longest.
 """
 _DIALECTS: dict[str, type[Dialect]] = {
     "/v1/chat/completions": ChatCompletions,
