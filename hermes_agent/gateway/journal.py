@@ -1,4 +1,4 @@
-"""The requests of a harness: how many there were, the time that they took, and errors."""
+"""The requests of a harness: the time that they took, and errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ class CallJournal:
         on_busy: Called with True when the first of several requests at once begins, and with False when the last ends.
 
     Attributes:
-        requests: The number of requests that reached the model or a budget.
         last_error: The error of the request that ended last. None: it got an answer, or there was no request.
         bug: The first unexpected error of this library. None: there was none.
         busy_s: The seconds in which at least one request was under way.
@@ -26,7 +25,6 @@ class CallJournal:
 
     def __init__(self, answers: AnswersRequests, on_busy: Callable[[bool], None] | None = None) -> None:
         self._answers, self._on_busy = answers, on_busy
-        self.requests = 0
         self.last_error: GatewayError | None = None
         self.bug: Exception | None = None
         self.busy_s = 0.0
@@ -35,7 +33,6 @@ class CallJournal:
 
     async def answer(self, request: ChatRequest) -> Answer:
         """Return the answer. Raises GatewayError."""
-        self.requests += 1
         self._begin()
         try:
             answer = await self._answers.answer(request)

@@ -27,7 +27,6 @@ from hermes_exec.slot.slot import Slot
 logger = logging.getLogger(__name__)
 DROP_S = 60.0
 INFO_S = 60.0
-NOT_ENFORCED = "not enforced"
 
 
 @dataclass(slots=True)
@@ -234,7 +233,7 @@ class SlotCheckpoints:
 def check_slot(pooled: PooledSlot) -> None:
     """Raise ConfigError if no checkpoint of a slot is possible, with the settings that make it possible."""
     check_own_root(pooled.sandbox.template)
-    if pooled.calls.facts.isolation.limits.get("disk_mb", NOT_ENFORCED) != NOT_ENFORCED:
+    if pooled.calls.facts.has_own_disk:
         raise ConfigError("a checkpoint cannot hold a slot with a limit of its disk: leave out slot_limits.disk_mb")
 
 

@@ -189,8 +189,7 @@ class PooledSandbox:
         self, slot: PooledSlot, facts: SlotFacts, workdir: str | None = None, start: SlotStart | None = None
     ) -> SlotScope:
         """Return a new scope for the calls on a slot, which start in `workdir`, or in the checkpoint's directory."""
-        own_disk = facts.isolation.limits.get("disk_mb", "not enforced") != "not enforced"
-        hint = self.handle.room_hint if isinstance(self.handle, HasRoomHint) and not own_disk else ""
+        hint = self.handle.room_hint if isinstance(self.handle, HasRoomHint) and not facts.has_own_disk else ""
         if workdir is None and start is not None:
             workdir = start.workdir
         scope = SlotScope(

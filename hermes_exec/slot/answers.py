@@ -234,6 +234,11 @@ class SlotFacts:
     loopback: str | None
     """Whose loopback the slot has: `slot`, `sandbox`, or another owner of the sandbox's network; None if unknown."""
 
+    @property
+    def has_own_disk(self) -> bool:
+        """Whether a limit of the slot's disk is enforced, so that its files are on a disk of their own."""
+        return self.isolation.limits.get("disk_mb", "not enforced") != "not enforced"
+
     @classmethod
     def parse(cls, answer: dict[str, Any]) -> SlotFacts:
         """Parse the answer to `slot.create`. Raises ProtocolError if a field is missing or has a wrong type."""

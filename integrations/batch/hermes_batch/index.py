@@ -26,18 +26,8 @@ Row = dict[str, Any]
 _COLUMNS = (
     *("group", "sample", "prompt_index", "id", "task_digest", "solved", "trainable", "reward", "finish", "cause"),
     *("turns", "tool_calls", "api_calls", "prompt_tokens", "completion_tokens", "reasoning_tokens", "cached_tokens"),
-    *(
-        "cost",
-        "seconds",
-        "timings",
-        "started",
-        "ended",
-        "attempts",
-        "backend",
-        "image",
-        "isolation",
-        "program_exit_code",
-    ),
+    *("cost", "seconds", "timings", "started", "ended", "attempts", "backend", "image", "isolation"),
+    "program_exit_code",
 )
 _METADATA_CHARACTERS = 2000
 _MESSAGE_CHARACTERS = 500

@@ -10,7 +10,6 @@ import (
 const (
 	atWorkingDir      = -100
 	atSymlinkNofollow = 0x100
-	atRemoveDir       = 0x200
 	oPath             = 0x200000
 	openDirFlags      = syscall.O_RDONLY | syscall.O_DIRECTORY | syscall.O_NOFOLLOW | syscall.O_CLOEXEC
 	// openFileFlags do not wait for a FIFO that has replaced a file.
@@ -78,14 +77,6 @@ func linkAt(fromDir int, from string, toDir int, to string) error {
 	}
 	return result(syscall.Syscall6(syscall.SYS_LINKAT, uintptr(fromDir), uintptr(unsafe.Pointer(p)), uintptr(toDir),
 		uintptr(unsafe.Pointer(q)), 0, 0))
-}
-
-func unlinkAt(dir int, name string, flags uintptr) error {
-	p, err := syscall.BytePtrFromString(name)
-	if err != nil {
-		return err
-	}
-	return result(syscall.Syscall(syscall.SYS_UNLINKAT, uintptr(dir), uintptr(unsafe.Pointer(p)), flags))
 }
 
 // setTimes sets the times of access and modification of an entry, or of dir itself if name is

@@ -5,6 +5,7 @@ import (
 	"syscall"
 
 	"hermes-exec/runner/internal/node"
+	"hermes-exec/runner/internal/tree"
 )
 
 // linkStore gives files with several names one more, a number in a directory of its own, until all
@@ -49,11 +50,11 @@ func (s *linkStore) remove(top int) error {
 		return nil
 	}
 	for number := range s.count {
-		if err := unlinkAt(s.dir, strconv.Itoa(number), 0); err != nil {
+		if err := tree.Unlink(s.dir, strconv.Itoa(number), 0); err != nil {
 			return err
 		}
 	}
-	return unlinkAt(top, s.name, atRemoveDir)
+	return tree.Unlink(top, s.name, tree.RemoveDir)
 }
 
 func (s *linkStore) close() {

@@ -73,9 +73,11 @@ func (l *SlotLayers) Copy(ctx context.Context, agent *link.Agent, bound layers.B
 	}
 	left := bound
 	for _, n := range changed { // a copy that is given up costs its time
-		if err := spend(&left, bound, func() (layers.Size, error) {
-			return layers.Measure(s.setup.View.Upper(n), left)
-		}); err != nil {
+		size, err := layers.Measure(s.setup.View.Upper(n), left)
+		if err == nil {
+			err = spend(&left, bound, size)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -237,11 +239,7 @@ func checkDepth(stack layers.Stack) error {
 }
 
 // spend subtracts a size from what is left of a bound.
-func spend(left *layers.Bound, bound layers.Bound, measure func() (layers.Size, error)) error {
-	size, err := measure()
-	if err != nil {
-		return err
-	}
+func spend(left *layers.Bound, bound layers.Bound, size layers.Size) error {
 	if bound.Entries > 0 {
 		if left.Entries -= size.Entries; left.Entries <= 0 {
 			return layers.ErrTooLarge

@@ -9,7 +9,8 @@ const (
 	sysOpenat   = 463
 	sysRenameat = 465
 	sysUnlinkat = 472
-	atRemoveDir = 0x80
+	// RemoveDir is the flag of Unlink for a directory.
+	RemoveDir = 0x80
 )
 
 // open opens a directory whose entries are to be removed.

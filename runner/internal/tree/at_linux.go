@@ -7,9 +7,10 @@ import (
 
 const (
 	sysUnlinkat = syscall.SYS_UNLINKAT
-	atRemoveDir = 0x200
-	oPath       = 0x200000
-	openFlags   = syscall.O_RDONLY | syscall.O_DIRECTORY | syscall.O_NOFOLLOW | syscall.O_CLOEXEC
+	// RemoveDir is the flag of Unlink for a directory.
+	RemoveDir = 0x200
+	oPath     = 0x200000
+	openFlags = syscall.O_RDONLY | syscall.O_DIRECTORY | syscall.O_NOFOLLOW | syscall.O_CLOEXEC
 )
 
 // open opens a directory whose entries are to be removed.

@@ -98,14 +98,14 @@ func (r *Remover) entry(dir int, name string) bool {
 
 // unlink removes a file or an empty directory.
 func (r *Remover) unlink(dir int, name string) error {
-	err := unlink(dir, name, 0)
+	err := Unlink(dir, name, 0)
 	if err == syscall.EACCES && r.Force && syscall.Fchmod(dir, 0o700) == nil {
-		err = unlink(dir, name, 0)
+		err = Unlink(dir, name, 0)
 	}
 	if err != syscall.EISDIR && err != syscall.EPERM {
 		return err
 	}
-	if removed := unlink(dir, name, atRemoveDir); removed != syscall.ENOTDIR {
+	if removed := Unlink(dir, name, RemoveDir); removed != syscall.ENOTDIR {
 		return removed
 	}
 	return err
@@ -127,7 +127,7 @@ func (r *Remover) directory(dir int, name string) error {
 	if err := r.reenter(dir, nil); err != nil || r.stopped {
 		return err
 	}
-	return unlink(dir, name, atRemoveDir)
+	return Unlink(dir, name, RemoveDir)
 }
 
 // takeFromOthers gives an open directory to the thread's user, with rights for nobody else.

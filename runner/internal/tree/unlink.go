@@ -5,8 +5,8 @@ import (
 	"unsafe"
 )
 
-// unlink removes an entry. flags choose between files and directories.
-func unlink(dir int, name string, flags uintptr) error {
+// Unlink removes an entry of an open directory. flags are RemoveDir for a directory, else 0.
+func Unlink(dir int, name string, flags uintptr) error {
 	p, err := syscall.BytePtrFromString(name)
 	if err != nil {
 		return err
