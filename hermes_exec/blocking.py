@@ -193,6 +193,8 @@ class Checkpoint(SyncFacade[checkpoint.Checkpoint]):
     workdir = FacadeMember[checkpoint.Checkpoint, str](lambda facade: facade.wrapped.workdir)
     sessions = FacadeMember[checkpoint.Checkpoint, Mapping[str, str]](lambda facade: facade.wrapped.sessions)
     killed = FacadeMember[checkpoint.Checkpoint, KillReceipt | None](lambda facade: facade.wrapped.killed)
+    copied = FacadeMember[checkpoint.Checkpoint, bool](lambda facade: facade.wrapped.copied)
+    on_fork = FacadeMember[checkpoint.Checkpoint, tuple[str, ...]](lambda facade: facade.wrapped.on_fork)
     dropped = FacadeMember[checkpoint.Checkpoint, bool](lambda facade: facade.wrapped.dropped)
     sizes = blocking(checkpoint.Checkpoint.sizes)
     drop = closing(checkpoint.Checkpoint.drop)

@@ -1,8 +1,9 @@
-"""Validation of a caller's numbers before anything is sent: counts, sizes, offsets, seconds and signals."""
+"""Validation of a caller's values before anything is sent: counts, sizes, offsets, seconds, signals and commands."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TypeGuard
 
 from hermes_exec.errors import ConfigError
@@ -68,3 +69,14 @@ def is_integer(value: object) -> TypeGuard[int]:
 def _is_number(value: object) -> bool:
     # Not the obvious code: see docs/why-not-obvious.md ("Exact types first").
     return type(value) is float or type(value) is int or (isinstance(value, _NUMBERS) and not isinstance(value, bool))
+
+
+def validate_commands(value: object, name: str) -> tuple[str, ...]:
+    """Return a command or a list of commands as a tuple, None as an empty one. Raises ConfigError for an invalid
+    command.
+    """
+    values = value if isinstance(value, Sequence) and not isinstance(value, str) else () if value is None else (value,)
+    commands = tuple(command for command in values if isinstance(command, str) and command and "\0" not in command)
+    if len(commands) != len(values):
+        raise ConfigError(f"{name} must be a command or a list of commands, each a str without NUL")
+    return commands

@@ -54,7 +54,12 @@ class Checkpoints:
         return sum(stored.sandbox.record.id in self._fleet.sandboxes for stored in self._stored.values())
 
     async def create(
-        self, slot_id: str, processes: ProcessPolicy, timeout_s: float | None, states: States
+        self,
+        slot_id: str,
+        processes: ProcessPolicy,
+        timeout_s: float | None,
+        states: States,
+        on_fork: tuple[str, ...],
     ) -> Checkpoint:
         """Make a checkpoint of a held slot. Raises as `Slot.checkpoint`."""
         pooled = self._find_slot(slot_id)
@@ -81,6 +86,7 @@ class Checkpoints:
             session_ids={session.wire_id: session_id for session_id, session in restored.items()},
             shared_volumes=tuple(volume_parts(volume)[1] for volume in volumes),
             states=states,
+            on_fork=on_fork,
             drop=self.drop,
             measure=self.measure,
         )
@@ -217,9 +223,11 @@ class SlotCheckpoints:
     store: Checkpoints
     slot_id: str
 
-    async def create(self, processes: ProcessPolicy, timeout_s: float | None, states: States) -> Checkpoint:
+    async def create(
+        self, processes: ProcessPolicy, timeout_s: float | None, states: States, on_fork: tuple[str, ...]
+    ) -> Checkpoint:
         """Implement `Slot.checkpoint`."""
-        return await self.store.create(self.slot_id, processes, timeout_s, states)
+        return await self.store.create(self.slot_id, processes, timeout_s, states, on_fork)
 
     def use(self, checkpoint: Checkpoint) -> AbstractContextManager[None]:
         """Keep a checkpoint for `Slot.restore`."""

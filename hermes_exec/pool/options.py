@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from hermes_exec.backends.registry import config_type
+from hermes_exec.checks import validate_commands
 from hermes_exec.config import BackendConfig, PoolConfig, resolve_config
 from hermes_exec.errors import ConfigError
 
@@ -46,17 +47,6 @@ def validate_mapping(value: Mapping[str, Any] | None, name: str) -> dict[str, An
     if not isinstance(value, Mapping):
         raise ConfigError(f"{name} must be a mapping, not {type(value).__name__}")
     return dict(value)
-
-
-def validate_commands(value: object, name: str) -> tuple[str, ...]:
-    """Return a command or a list of commands as a tuple, None as an empty one. Raises ConfigError for an invalid
-    command.
-    """
-    values = value if isinstance(value, Sequence) and not isinstance(value, str) else () if value is None else (value,)
-    commands = tuple(command for command in values if isinstance(command, str) and command and "\0" not in command)
-    if len(commands) != len(values):
-        raise ConfigError(f"{name} must be a command or a list of commands, each a str without NUL")
-    return commands
 
 
 def validate_callback(value: T | None, name: str) -> T | None:

@@ -168,6 +168,8 @@ class Releases:
             scope.continue_in(pooled.scope)
             if checkpoint is None:
                 await sandbox.provision(pooled, workdir)
+            else:
+                await sandbox.run_on_fork(pooled, checkpoint)
         except ExecError as error:
             pooled.calls.expire(f"the slot could not be prepared after its reset: {error}")
             raise

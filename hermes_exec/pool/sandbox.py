@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -268,7 +269,7 @@ class PooledSandbox:
 
     async def provision(self, slot: PooledSlot, workdir: str | None) -> None:
         """Prepare a slot for a holder: its working directory, the configured files and `slot_setup`. A checkpoint holds
-        the files, and the changes that `slot_setup` has made.
+        the files, and the changes that `slot_setup` has made: its own commands (`on_fork`) run instead.
 
         Raises:
             ConfigError: If the working directory is missing and cannot be created.
@@ -281,6 +282,7 @@ class PooledSandbox:
             except OSError as error:
                 raise ConfigError(f"workdir: calls cannot start in {workdir!r}: {error}") from error
         if slot.base is not None:
+            await self.run_on_fork(slot, slot.base)
             return
         for path, source in settings.files.items():
             slot.doing = f"the files for {path!r} were not yet written"
@@ -299,12 +301,20 @@ class PooledSandbox:
                 if not isinstance(source, bytes) and str(error.filename).startswith(str(source)):
                     message += "; make it readable, or leave it out"
                 raise LaunchError(message, retryable=again) from error
-        for command in settings.slot_setup:
-            slot.doing = f"its slot_setup {mask(repr(command), self.template.secrets)} had not ended"
-            await _set_up(scope, command, "slot_setup", self.template)
+        await self._run_in_slot(slot, settings.slot_setup, "slot_setup")
         if settings.files or settings.slot_setup:
             await scope.call("slot.disk", {"prepared": True}, timeout_s=CREATE_S)
         slot.doing = ""
+
+    async def run_on_fork(self, slot: PooledSlot, checkpoint: Checkpoint) -> None:
+        """Run the commands of a checkpoint in a slot that was set to it. Raises LaunchError if one failed."""
+        await self._run_in_slot(slot, checkpoint.on_fork, "on_fork")
+        slot.doing = ""
+
+    async def _run_in_slot(self, slot: PooledSlot, commands: Sequence[str], setting: str) -> None:
+        for command in commands:
+            slot.doing = f"its {setting} {mask(repr(command), self.template.secrets)} had not ended"
+            await _set_up(slot.calls, command, setting, self.template)
 
     async def set_up(self) -> None:
         """Run the commands of `setup`, and create the first slot.

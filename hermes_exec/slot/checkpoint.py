@@ -60,12 +60,14 @@ class CheckpointAnswer:
     sessions: Mapping[str, str]
     """The directories of the sessions, by their ids on the wire."""
     killed: KillReceipt | None
+    copied: bool = False
 
     @classmethod
     def parse(cls, answer: Mapping[str, Any]) -> CheckpointAnswer:
         """Parse the answer. Raises ProtocolError if a field is missing or has a wrong type."""
         sessions = {wire_id: from_wire(facts.get("cwd"), "cwd") for wire_id, facts in _sessions(answer).items()}
-        return cls(from_wire(answer.get("workdir"), "workdir"), sessions, optional_receipt(answer.get("killed")))
+        workdir = from_wire(answer.get("workdir"), "workdir")
+        return cls(workdir, sessions, optional_receipt(answer.get("killed")), answer.get("copied") is True)
 
 
 class Checkpoint:
@@ -74,6 +76,8 @@ class Checkpoint:
     `id` is its name. `holds` is "root": it holds the slot's whole root. `left_out` lists the state that it does not
     hold. `image` is the image of the slot, `workdir` the slot's working directory, and `sessions` maps the `Session.id`
     of each open shell session to its directory. `killed` is the receipt of the processes that `processes="end"` ended.
+    `copied` tells whether the slot's changes were copied; otherwise they were frozen, which has effects in the slot
+    (docs/fork.md, "How it works"). `on_fork` are the commands that run in each fork and after each restore.
 
     It lives in the sandbox of the slot, which the pool keeps as long as the checkpoint is not dropped. When the sandbox
     dies, the checkpoint is lost (CheckpointLost). `async with checkpoint:` drops it at the end of the block.
@@ -90,6 +94,7 @@ class Checkpoint:
         session_ids: Mapping[str, str],
         shared_volumes: tuple[str, ...],
         states: States,
+        on_fork: tuple[str, ...] = (),
         drop: Callable[[Checkpoint], Awaitable[None]],
         measure: Callable[[Checkpoint], Awaitable[Mapping[str, Any]]],
     ) -> None:
@@ -99,6 +104,8 @@ class Checkpoint:
         self.sessions: Mapping[str, str] = {session_ids.get(wire, wire): cwd for wire, cwd in answer.sessions.items()}
         self.left_out = (*ALWAYS_LEFT_OUT, *(f"the shared volume {path}" for path in shared_volumes))
         self.killed = answer.killed
+        self.copied = answer.copied
+        self.on_fork = on_fork
         self.dropped = False
         self._session_ids = {wire: session_ids.get(wire, wire) for wire in answer.sessions}
         self._states = states
@@ -161,7 +168,9 @@ class HasSavedState(Protocol):
 class CheckpointStore(Protocol):
     """The pool's part of the checkpoints of one slot."""
 
-    async def create(self, processes: ProcessPolicy, timeout_s: float | None, states: States) -> Checkpoint:
+    async def create(
+        self, processes: ProcessPolicy, timeout_s: float | None, states: States, on_fork: tuple[str, ...]
+    ) -> Checkpoint:
         """Implement `Slot.checkpoint`. `states` are the saved states of the objects beside the slot."""
 
     def use(self, checkpoint: Checkpoint) -> AbstractContextManager[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
 from os import PathLike
 from typing import cast
 from weakref import ref
@@ -12,7 +12,7 @@ import anyio
 
 from hermes_exec.aio.facade import SyncFacade
 from hermes_exec.aio.tasks import ShieldedTask
-from hermes_exec.checks import validate_count, validate_timeout
+from hermes_exec.checks import validate_commands, validate_count, validate_timeout
 from hermes_exec.config.browser import BrowserConfig
 from hermes_exec.errors import ConfigError, SlotClosed
 from hermes_exec.results import Isolation, KillReceipt, ProcessInfo, RunResult
@@ -467,7 +467,13 @@ class Slot:
         """
         await self._renew("the slot was reset", self._reset)
 
-    async def checkpoint(self, *, processes: ProcessPolicy = "keep", timeout_s: float | None = None) -> Checkpoint:
+    async def checkpoint(
+        self,
+        *,
+        processes: ProcessPolicy = "keep",
+        on_fork: str | Sequence[str] | None = None,
+        timeout_s: float | None = None,
+    ) -> Checkpoint:
         """Keep the files, the working directory and the shell sessions of this moment as a checkpoint.
 
         The slot has to have a root of its own. Small changes are copied, which ends nothing. Large ones are frozen:
@@ -478,6 +484,9 @@ class Slot:
         Args:
             processes: What to do about processes and connections of the slot: "keep" them, "refuse" the checkpoint with
                 SlotBusy, or "end" them, which makes the checkpoint independent of the size of the changes.
+            on_fork: Shell commands that start services again, such as "redis-server &". They run in each slot that is
+                acquired from the checkpoint or reset to it, and after each `restore`, before the call returns. They
+                have the rights of `slot_setup` and fail as it does: LaunchError, cause `task`, and no slot.
             timeout_s: Longest time; None for no limit.
 
         Raises:
@@ -489,9 +498,10 @@ class Slot:
         """
         self._scope.check()
         processes, timeout_s = validate_process_policy(processes), validate_timeout(timeout_s)
+        commands = validate_commands(on_fork, "on_fork")
         companions = [companion for each in list(self._companions) if (companion := each()) is not None]
         states = States({each.state_key: each.save_state() for each in companions})
-        return await self._checkpoints.create(processes, timeout_s, states)
+        return await self._checkpoints.create(processes, timeout_s, states, commands)
 
     async def restore(self, checkpoint: AnyCheckpoint) -> None:
         """Return the slot to a checkpoint of a slot in the same sandbox: files, working directory and shell sessions.
@@ -503,6 +513,7 @@ class Slot:
             ConfigError: If the checkpoint is in another sandbox: acquire a slot there with `from_=`.
             CheckpointLost: If the sandbox of the checkpoint has ended.
             SlotClosed: If the checkpoint was dropped.
+            LaunchError: If a command of its `on_fork` failed; the slot is closed.
             ExecError: If the slot could not be proven clean; it is quarantined and closed.
         """
         self._scope.check()
