@@ -1,14 +1,14 @@
 """`hermes-exec batch` beside hermes-agent's batch_runner.py, on Docker: `python -m benchmarks.batch_runners`.
 
 Both work on the same prompts with the same scripted endpoint, take turns, and have the same number of workers. Each
-prompt has its image, so that both runners isolate it. Processor time is the one of the runner and its children.
+prompt has its image, so that both runners isolate it. Each runner has an environment with its requirements and nothing
+else, as users have. Processor time is the one of the runner and its children.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
 import statistics
 import subprocess
@@ -26,6 +26,7 @@ from tests.doors.hermes.endpoint import Endpoint, Handler
 from tests.support.doors import ROOT, Door, prepare
 
 RUN_S = 1800.0
+OURS = Door("batch", None, ("3.12", "3.11", "3.13"), (), ("docker", "batch"), tools=())
 
 
 class CallsEndpoint(Endpoint):
@@ -87,13 +88,12 @@ def measure(command: Sequence[str], directory: Path, env: dict[str, str]) -> tup
 def run_ours(directory: Path, url: str, workers: int, image: str) -> tuple[float, float]:
     """Measure `hermes-exec batch run`."""
     out = directory / "ours"
-    command = [sys.executable, "-m", "hermes_exec.cli.main", "batch", "run", str(directory / "rows.jsonl")]
+    environment = prepare(OURS)
+    command = [str(environment.python), "-m", "hermes_exec.cli.main", "batch", "run", str(directory / "rows.jsonl")]
     command += ["--out", str(out), "--model", "scripted", "--base-url", url, "--workers", str(workers)]
     command += ["--backend", "docker", "--image", image, "--overwrite", "--json"]
-    # As installed: an environment may forbid to write compiled modules beside a checkout.
-    env = {**os.environ, "PYTHONPYCACHEPREFIX": str(directory / "compiled")}
-    env.pop("PYTHONDONTWRITEBYTECODE", None)
-    return measure(command, ROOT, env)
+    # As installed: a checkout may not be writable for compiled modules.
+    return measure(command, directory, environment.env | {"PYTHONPYCACHEPREFIX": str(directory / "compiled")})
 
 
 def count_ours(directory: Path) -> list[int]:

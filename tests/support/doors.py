@@ -41,6 +41,7 @@ class Door:
         requirements: Requirements of the environment, with the pinned target.
         extras: Extras of hermes-exec whose requirements are installed too.
         bare: Requirements that are installed without their own requirements.
+        tools: Requirements of its tests.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Door:
     requirements: tuple[str, ...]
     extras: tuple[str, ...] = ()
     bare: tuple[str, ...] = ()
+    tools: tuple[str, ...] = TEST_TOOLS
 
     @classmethod
     def read(cls, name: str) -> Door:
@@ -78,7 +80,7 @@ def prepare(door: Door) -> DoorEnvironment:
         DoorClosed: If no suitable Python is on this machine, or a requirement cannot be installed.
     """
     interpreter = _find_python(door)
-    wanted = sorted({*TEST_TOOLS, *door.requirements, *_own_requirements(door.extras)})
+    wanted = sorted({*door.tools, *door.requirements, *_own_requirements(door.extras)})
     digest = hashlib.sha256("\n".join([str(interpreter), *wanted, "", *door.bare]).encode()).hexdigest()[:12]
     venv = cache_directory() / f"{door.name}-{digest}"
     venv.parent.mkdir(parents=True, exist_ok=True)

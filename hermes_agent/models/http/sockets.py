@@ -68,7 +68,8 @@ class SocketStream(httpcore2.AsyncNetworkStream):
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
         """Write bytes. They are sent with the next read, or when they are many."""
-        self._unsent.append(buffer)
+        if buffer:  # asyncio of Python 3.12 and newer would try to send an empty piece without end
+            self._unsent.append(buffer)
         if sum(map(len, self._unsent)) > _MOST_UNSENT:
             if self._transport.is_closing():
                 raise httpcore2.WriteError("the server closed the connection")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import selectors
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -52,6 +53,18 @@ def test_other_event_loops_have_the_streams_of_httpcore2() -> None:
 
 async def test_event_loop_of_asyncio_has_own_streams() -> None:
     assert isinstance(network_backend(), SocketBackend)
+
+
+@pytest.mark.newest
+async def test_the_event_loop_rests_while_a_stream_waits_for_an_answer() -> None:
+    with raw_server([partial(time.sleep, 0.2), b"answer"]) as server:
+        async with stream(server) as opened, anyio.create_task_group() as tasks:
+            await opened.write(b"")  # the end of a request's body
+            tasks.start_soon(opened.read, MOST)
+            await anyio.wait_all_tasks_blocked()
+            waits = asyncio.get_running_loop()._selector.get_map()  # type: ignore[attr-defined]
+            connection = opened._transport.get_extra_info("socket").fileno()
+            assert waits[connection].events == selectors.EVENT_READ
 
 
 async def test_pieces_that_arrive_one_by_one_are_read_together() -> None:
