@@ -244,6 +244,15 @@ func (r *Runner) slotRestore(c *channel.Conversation, params json.RawMessage) (a
 func (r *Runner) ForgetBegin(slot string) { r.release(r.checkpoints.setBegin(slot, nil)) }
 
 func (r *Runner) checkpointDrop(c *channel.Conversation, params json.RawMessage) (any, error) {
+	var p struct {
+		Checkpoint string `json:"checkpoint"`
+	}
+	if err := channel.Decode(params, &p); err != nil {
+		return nil, err
+	}
+	if err := r.arrivals.drop(p.Checkpoint); err != nil {
+		return nil, err
+	}
 	cp, err := r.checkpoints.find(c, params)
 	if err != nil || cp == nil {
 		return nil, err
@@ -259,12 +268,9 @@ type layerFacts struct {
 }
 
 func (r *Runner) checkpointInfo(c *channel.Conversation, params json.RawMessage) (any, error) {
-	cp, err := r.checkpoints.find(c, params)
+	cp, err := r.holdCheckpoint(c, params)
 	if err != nil {
 		return nil, err
-	}
-	if cp == nil || !r.checkpoints.hold(cp) {
-		return nil, errNoCheckpoint
 	}
 	defer r.release(cp)
 	facts := []layerFacts{}

@@ -85,6 +85,13 @@ func (s *checkpoints) find(c *channel.Conversation, params json.RawMessage) (*ch
 	return cp, nil
 }
 
+// isKnown reports whether a checkpoint exists or is being made.
+func (s *checkpoints) isKnown(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.all[id] != nil
+}
+
 // use returns the checkpoint with an id, or without an id the one with which the slot began, with
 // one more use.
 func (s *checkpoints) use(slot string, id *string) (*checkpoint, error) {

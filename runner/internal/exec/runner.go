@@ -29,6 +29,7 @@ type Runner struct {
 	sessions  *sessions.Registry
 
 	checkpoints *checkpoints
+	arrivals    *arrivals
 
 	mu     sync.Mutex
 	scopes map[string]*command.Scope
@@ -44,6 +45,7 @@ func New(ctx context.Context, manager *slots.Manager, memory *budget.Budget, log
 		ctx: ctx, log: log, slots: manager, starter: starter, Memory: memory,
 		processes: process.NewRegistry(memory, log), sessions: sessions.NewRegistry(memory),
 		scopes: map[string]*command.Scope{}, checkpoints: newCheckpoints(),
+		arrivals: newArrivals(),
 	}
 	memory.OnPressure(func(need int64) int64 { return r.processes.FreeMemory(need, r.countScopes()) })
 	manager.OnExit(func(_ string, e ipc.Exit) { starter.DeliverExit(e) })
@@ -61,6 +63,8 @@ var Methods = map[string]Method{
 	"slot.processes": (*Runner).slotProcesses, "slot.view": (*Runner).slotView,
 	"slot.checkpoint": (*Runner).slotCheckpoint, "slot.restore": (*Runner).slotRestore,
 	"checkpoint.drop": (*Runner).checkpointDrop, "checkpoint.info": (*Runner).checkpointInfo,
+	"checkpoint.get": (*Runner).checkpointGet, "checkpoint.put": (*Runner).checkpointPut,
+	"layer.get": (*Runner).layerGet, "layer.put": (*Runner).layerPut,
 }
 
 func init() {

@@ -22,12 +22,13 @@ type Store struct {
 
 	mu   sync.Mutex
 	next int
+	all  map[string]*Layer // in use, by id
 }
 
 // NewStore returns a Store in dir, which it makes with the first layer. discard removes the
 // directory of a layer, however long that takes.
 func NewStore(dir string, discard func(path string) error) *Store {
-	return &Store{Dir: dir, discard: discard}
+	return &Store{Dir: dir, discard: discard, all: map[string]*Layer{}}
 }
 
 // Layer is the changes of a slot to some directories of the sandbox's image.
@@ -57,7 +58,19 @@ func (s *Store) Add() (*Layer, error) {
 	if err := os.Mkdir(filepath.Join(s.Dir, l.ID), 0o700); err != nil {
 		return nil, err
 	}
+	s.all[l.ID] = l
 	return l, nil
+}
+
+// Use returns the layer with an id with one more use, or nil if nobody uses it.
+func (s *Store) Use(id string) *Layer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.all[id]
+	if l != nil {
+		l.uses++
+	}
+	return l
 }
 
 // Dir returns the directory of the layer.
@@ -123,6 +136,9 @@ func (s Stack) Release() error {
 		l.store.mu.Lock()
 		l.uses--
 		unused := l.uses == 0
+		if unused {
+			delete(l.store.all, l.ID)
+		}
 		l.store.mu.Unlock()
 		if unused {
 			if err := l.store.discard(l.Dir()); err != nil {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"unsafe"
 
 	"hermes-exec/runner/internal/proc"
 )
@@ -195,12 +196,27 @@ func (r *imageReader) copyMetadata(path string, st *syscall.Stat_t) error {
 		return err
 	}
 	if st.Mode&syscall.S_IFMT == syscall.S_IFLNK {
-		return nil
+		return setLinkTimes(at, st)
 	}
 	if err := syscall.Chmod(at, st.Mode&0o7777); err != nil {
 		return pathError("chmod", at, err)
 	}
 	return syscall.UtimesNano(at, []syscall.Timespec{st.Atim, st.Mtim})
+}
+
+// setLinkTimes gives a symbolic link the times of its original.
+func setLinkTimes(at string, st *syscall.Stat_t) error {
+	path, err := syscall.BytePtrFromString(at)
+	if err != nil {
+		return err
+	}
+	const cwd, noFollow = -100, 0x100
+	dir, times := cwd, [2]syscall.Timespec{st.Atim, st.Mtim}
+	if _, _, errno := syscall.Syscall6(syscall.SYS_UTIMENSAT, uintptr(dir), uintptr(unsafe.Pointer(path)),
+		uintptr(unsafe.Pointer(&times)), noFollow, 0, 0); errno != 0 {
+		return pathError("utimes", at, errno)
+	}
+	return nil
 }
 
 func (r *imageReader) link(path string, st *syscall.Stat_t) error {

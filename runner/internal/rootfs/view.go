@@ -2,6 +2,8 @@ package rootfs
 
 import (
 	"errors"
+	"slices"
+	"strings"
 
 	"hermes-exec/runner/internal/accounts"
 )
@@ -62,6 +64,25 @@ type Image struct {
 	ReadOnly    []string      `json:"read_only"`   // read-only mounts of the sandbox
 	Devices     []string      `json:"devices"`
 	ShmSize     string        `json:"shm_size"` // of /dev/shm
+}
+
+// LayerDirectories returns the directories that have layers, by their numbers.
+func (i *Image) LayerDirectories() []string { return append([]string{"/"}, i.Directories...) }
+
+// MountPoints returns the paths below one of these directories, relative to it, at which something is
+// mounted.
+func (i *Image) MountPoints(directory string) []string {
+	points := slices.Concat([]string{"/proc", "/sys", "/dev"}, i.Directories, i.Shared, i.ReadOnly)
+	for _, m := range i.Memory {
+		points = append(points, m.Path)
+	}
+	var below []string
+	for _, path := range points {
+		if rest, ok := strings.CutPrefix(path, strings.TrimSuffix(directory, "/")+"/"); ok {
+			below = append(below, rest)
+		}
+	}
+	return below
 }
 
 // MemoryMount is a tmpfs.

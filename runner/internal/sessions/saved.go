@@ -27,6 +27,9 @@ type Place struct {
 	Cwd     ipc.Bytes `json:"cwd"`
 }
 
+var errNoMemory = &ipc.Error{Kind: "exhausted",
+	Message: "the runner has no memory left for the states of the sessions"}
+
 // Save returns the states of a scope's sessions. No command of them may run.
 func (r *Registry) Save(scope *command.Scope) (Saved, error) {
 	r.mu.Lock()
@@ -44,8 +47,7 @@ func (r *Registry) Save(scope *command.Scope) (Saved, error) {
 		saved[id] = s
 		if !s.memory.Reserve(size) {
 			saved.Close()
-			return nil, &ipc.Error{Kind: "exhausted",
-				Message: "the runner has no memory left for the states of the sessions"}
+			return nil, errNoMemory
 		}
 	}
 	return saved, nil

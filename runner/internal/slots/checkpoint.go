@@ -36,6 +36,16 @@ func (m *Manager) Layers(id string) (*SlotLayers, error) {
 	return &SlotLayers{s}, nil
 }
 
+// LayerStore returns the store of layers of a sandbox, and its image once a slot has a root of its own.
+func LayerStore(m *Manager) (*layers.Store, *rootfs.Image, error) {
+	m.ownRoot.mu.Lock()
+	defer m.ownRoot.mu.Unlock()
+	if m.ownRoot.image == nil {
+		return nil, nil, failure("no_layers", "no slot of this sandbox has a root of its own yet")
+	}
+	return m.layers, m.ownRoot.image, nil
+}
+
 // check returns why nothing may be done for a call: it was cancelled, or agent is no longer the
 // slot's, because the slot was reset or destroyed while the call waited for mu.
 func (l *SlotLayers) check(ctx context.Context, agent *link.Agent) error {

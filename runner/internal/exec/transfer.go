@@ -1,0 +1,234 @@
+package exec
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"io"
+	"slices"
+
+	"hermes-exec/runner/internal/channel"
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/layers"
+	"hermes-exec/runner/internal/sessions"
+	"hermes-exec/runner/internal/slots"
+	"hermes-exec/runner/internal/wire"
+)
+
+// blockSize is the size of a block of a tar archive, of which each entry takes at least one.
+const blockSize = 512
+
+// layerContents names a layer with the directories that it changes.
+type layerContents struct {
+	Layer       string      `json:"layer"`
+	Directories []ipc.Bytes `json:"directories"`
+}
+
+func (r *Runner) checkpointGet(c *channel.Conversation, params json.RawMessage) (any, error) {
+	var p struct {
+		Variables bool `json:"variables"`
+	}
+	if err := channel.Decode(params, &p); err != nil {
+		return nil, err
+	}
+	cp, err := r.holdCheckpoint(c, params)
+	if err != nil {
+		return nil, err
+	}
+	defer r.release(cp)
+	_, image, err := slots.LayerStore(r.slots)
+	if err != nil {
+		return nil, err
+	}
+	directories := image.LayerDirectories()
+	contents := make([]layerContents, len(cp.stack))
+	for i, layer := range cp.stack {
+		contents[i] = layerContents{Layer: layer.ID, Directories: []ipc.Bytes{}}
+		for _, n := range layer.Parts() {
+			contents[i].Directories = append(contents[i].Directories, ipc.Bytes(directories[n]))
+		}
+	}
+	return map[string]any{"layers": contents, "workdir": cp.result.Workdir,
+		"sessions": cp.sessions.Export(p.Variables)}, nil
+}
+
+// holdCheckpoint returns the checkpoint that a request names with one more use, which the caller ends.
+func (r *Runner) holdCheckpoint(c *channel.Conversation, params json.RawMessage) (*checkpoint, error) {
+	cp, err := r.checkpoints.find(c, params)
+	if err == nil && (cp == nil || !r.checkpoints.hold(cp)) {
+		err = errNoCheckpoint
+	}
+	return cp, err
+}
+
+// partParams name the changes of one layer to one directory.
+type partParams struct {
+	Checkpoint string    `json:"checkpoint"`
+	Layer      string    `json:"layer"`
+	Directory  ipc.Bytes `json:"directory"`
+	Limit      int64     `json:"limit"`
+}
+
+func (r *Runner) layerGet(c *channel.Conversation, params json.RawMessage) (any, error) {
+	var p partParams
+	if err := channel.Decode(params, &p); err != nil {
+		return nil, err
+	}
+	cp, err := r.holdCheckpoint(c, params)
+	if err != nil {
+		return nil, err
+	}
+	defer r.release(cp)
+	_, image, err := slots.LayerStore(r.slots)
+	if err != nil {
+		return nil, err
+	}
+	number := slices.Index(image.LayerDirectories(), string(p.Directory))
+	at := slices.IndexFunc(cp.stack, func(l *layers.Layer) bool { return l.ID == p.Layer })
+	if at < 0 || !slices.Contains(cp.stack[at].Parts(), number) {
+		return nil, channel.BadRequest("layer %q of the checkpoint has no changes to %q", p.Layer, p.Directory)
+	}
+	sent := &sender{c: c}
+	out := bufio.NewWriterSize(sent, wire.MaxData)
+	skipped, err := layers.Pack(c.Ctx, cp.stack[at].Path(number), out)
+	if err := errors.Join(err, out.Flush()); err != nil {
+		return nil, err
+	}
+	if skipped.Count > 0 { // a copy without them would differ silently
+		return nil, &wire.Error{Kind: "too_large", Message: "an archive cannot hold " + skipped.Entries[0]}
+	}
+	return map[string]any{"bytes": sent.bytes}, nil
+}
+
+// sender sends what is written to it on channel 1.
+type sender struct {
+	c     *channel.Conversation
+	bytes int64
+}
+
+func (s *sender) Write(data []byte) (int, error) {
+	if err := s.c.Send(1, data, false); err != nil {
+		return 0, err
+	}
+	s.bytes += int64(len(data))
+	return len(data), nil
+}
+
+func (r *Runner) layerPut(c *channel.Conversation, params json.RawMessage) (any, error) {
+	var p partParams
+	if err := channel.Decode(params, &p); err != nil {
+		return nil, err
+	}
+	if !slots.IsID(p.Checkpoint) || p.Limit <= 0 {
+		return nil, channel.BadRequest("layer.put needs a checkpoint's id and a limit")
+	}
+	store, image, err := slots.LayerStore(r.slots)
+	if err != nil {
+		return nil, err
+	}
+	number := slices.Index(image.LayerDirectories(), string(p.Directory))
+	if number < 0 {
+		return nil, &wire.Error{Kind: "other_root", Message: "the layer has changes to " + string(p.Directory) +
+			", which this sandbox's root divides differently"}
+	}
+	if r.checkpoints.isKnown(p.Checkpoint) {
+		return nil, nil
+	}
+	layer, finish, err := r.arrivals.begin(store, p.Checkpoint, p.Layer, number)
+	if err != nil || layer == nil {
+		return nil, err
+	}
+	limits := layers.Limits{Directories: image.MountPoints(string(p.Directory)),
+		Bound: layers.Bound{Bytes: p.Limit, Entries: int(p.Limit/blockSize) + 1}}
+	err = receiveArchive(c, func(in io.Reader) error { return layers.Unpack(c.Ctx, in, layer.Path(number), limits) })
+	if released := finish(err == nil); released != nil {
+		r.log.Printf("checkpoint: %v", released)
+	}
+	switch {
+	case errors.Is(err, layers.ErrRefused):
+		return nil, &wire.Error{Kind: "refused", Message: err.Error()}
+	case errors.Is(err, layers.ErrTooLarge):
+		return nil, &wire.Error{Kind: "too_large", Message: err.Error()}
+	}
+	return nil, err
+}
+
+// receiveArchive passes the input of a conversation to unpack, until unpack returns.
+func receiveArchive(c *channel.Conversation, unpack func(in io.Reader) error) error {
+	in, out := io.Pipe()
+	result := make(chan error, 1)
+	go func() {
+		err := unpack(in)
+		_ = in.CloseWithError(io.ErrClosedPipe) // the end marker or an error ends the input early
+		result <- err
+	}()
+	complete, err := c.Receive(c.Ctx, func(piece []byte) error {
+		_, err := out.Write(piece)
+		return err
+	})
+	if err == nil && !complete {
+		err = channel.ErrCanceled
+	}
+	if err != nil && !errors.Is(err, io.ErrClosedPipe) {
+		_ = out.CloseWithError(err)
+		<-result
+		return err
+	}
+	_ = out.Close()
+	return <-result
+}
+
+func (r *Runner) checkpointPut(_ *channel.Conversation, params json.RawMessage) (any, error) {
+	var p struct {
+		Checkpoint string `json:"checkpoint"`
+		Layers     []struct{ Put, Have string }
+		Workdir    ipc.Bytes                 `json:"workdir"`
+		Sessions   map[string]sessions.State `json:"sessions"`
+	}
+	if err := channel.Decode(params, &p); err != nil {
+		return nil, err
+	}
+	if !slots.IsID(p.Checkpoint) || len(p.Layers) > layers.MaxStack || len(p.Workdir) == 0 || p.Workdir[0] != '/' {
+		return nil, channel.BadRequest("checkpoint.put needs an id, an absolute workdir and at most %d layers",
+			layers.MaxStack)
+	}
+	cp, isNew, err := r.checkpoints.begin(p.Checkpoint, "")
+	if err != nil {
+		return nil, err
+	}
+	if !isNew {
+		<-cp.made
+		return map[string]any{"layers": cp.result.Layers}, cp.err
+	}
+	err = func() error {
+		store, _, err := slots.LayerStore(r.slots)
+		if err != nil {
+			return err
+		}
+		if cp.sessions, err = r.sessions.Import(p.Sessions); err != nil {
+			return err
+		}
+		stack := layers.Stack{}
+		for _, wanted := range p.Layers {
+			layer := r.arrivals.use(p.Checkpoint, wanted.Put)
+			if wanted.Put == "" {
+				layer = store.Use(wanted.Have)
+			}
+			if layer == nil {
+				cp.sessions.Close()
+				return errors.Join(errNoCheckpoint, stack.Release())
+			}
+			stack = stack.With(layer)
+		}
+		cp.stack = stack
+		cp.result = checkpointResult{Layers: stack.IDs(), Sessions: cp.sessions.Places(), Workdir: p.Workdir}
+		return nil
+	}()
+	if err == nil {
+		if problem := r.arrivals.drop(p.Checkpoint); problem != nil {
+			r.log.Printf("checkpoint: %v", problem)
+		}
+	}
+	r.checkpoints.finish(cp, err)
+	return map[string]any{"layers": cp.result.Layers}, err
+}
