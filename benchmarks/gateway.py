@@ -1,8 +1,8 @@
 """Model calls of harnesses: `python -m benchmarks.gateway` prints what a call costs, and 64 harnesses at once.
 
-Calls are measured in a slot of `local`, with a client of the standard library that keeps its connection, and a model
-that answers at once. The same client calls a server of the standard library on the loopback of the host, in turn with
-the gateway.
+Calls are measured in a slot of `local`, with a client of the standard library and a model that answers at once. It
+keeps its connection, or opens one for each call, as urllib does. The same client calls a server of the standard library
+on the loopback of the host, in turn with the gateway.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from hermes_exec import SandboxPool, Slot
 
 CLIENT = """
 import http.client, json, os, sys, time
-calls, history, parts = map(int, sys.argv[1:4])
+calls, history, parts, keep = map(int, sys.argv[1:5])
 url = os.environ["OPENAI_BASE_URL"].removeprefix("http://")
 host, _, path = url.partition("/")
 headers = {"content-type": "application/json", "authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+headers |= {} if keep else {"connection": "close"}
 connection = http.client.HTTPConnection(host)
 before = [{"role": ("user", "assistant")[n % 2], "content": "x" * (history // parts)} for n in range(parts)]
 seconds, first = [], time.time()
@@ -91,14 +92,16 @@ async def serve_bare() -> AsyncIterator[str]:
         server.kill()
 
 
-async def run_client(slot: Slot, env: Mapping[str, str], calls: int, history: int, parts: int) -> list[Any]:
+async def run_client(
+    slot: Slot, env: Mapping[str, str], calls: int, history: int, parts: int, *, keep: bool = True
+) -> list[Any]:
     """Run the client in a slot. Return when it began and ended, and the seconds of each call."""
-    command = ["python3", "-c", CLIENT, *map(str, (calls, history, parts))]
+    command = ["python3", "-c", CLIENT, *map(str, (calls, history, parts, int(keep)))]
     result: list[Any] = json.loads((await slot.run(command, env=env, timeout_s=None, check=True)).stdout)
     return result
 
 
-async def measure_calls(calls: int, history: int, parts: int, rounds: int) -> dict[str, Any]:
+async def measure_calls(calls: int, history: int, parts: int, rounds: int, *, keep: bool) -> dict[str, Any]:
     """Measure calls with this many characters before them, in turn with a bare server.
 
     Ten calls are one conversation.
@@ -109,10 +112,10 @@ async def measure_calls(calls: int, history: int, parts: int, rounds: int) -> di
         for number in range(rounds + 1):
             async with ModelGateway(slot, ConstantModel(), MANY) as gateway:
                 begin = time.process_time()
-                ours = await run_client(slot, gateway.env, calls, history, parts)
+                ours = await run_client(slot, gateway.env, calls, history, parts, keep=keep)
                 spent = (time.process_time() - begin) / calls
             env = {"OPENAI_BASE_URL": bare, "OPENAI_API_KEY": "none"}
-            theirs = await run_client(slot, env, calls, history, parts)
+            theirs = await run_client(slot, env, calls, history, parts, keep=keep)
             if number:  # the first round warms up
                 seconds["gateway"] += ours[2]
                 seconds["bare"] += theirs[2]
@@ -120,6 +123,7 @@ async def measure_calls(calls: int, history: int, parts: int, rounds: int) -> di
     p50 = {name: statistics.median(values) for name, values in seconds.items()}
     return {
         "history_characters": history,
+        "connection": "kept" if keep else "one for each call",
         "calls": calls * rounds,
         "p50_ms": round(1000 * p50["gateway"], 2),
         "bare_p50_ms": round(1000 * p50["bare"], 2),
@@ -164,7 +168,8 @@ def main() -> None:
     options = parser.parse_args()
     figures = {
         "calls": [
-            asyncio.run(measure_calls(options.calls, history, parts, options.rounds))
+            asyncio.run(measure_calls(options.calls, history, parts, options.rounds, keep=keep))
+            for keep in (True, False)
             for history, parts in ((100, 1), (1_000, 2), (100_000, 100))
         ],
         "slots": asyncio.run(measure_slots(options.slots, 4, 2.0)),
