@@ -34,9 +34,11 @@ _MAX_REPORTED = 10
 _MAX_PLACES = 5
 _ENTRIES = Task.model_fields.keys() - {"index", "place", "group", "row"}
 """The entries of a row."""
-_STRUCTURED = (*("messages", "toolsets", "files", "check_files", "keep", "env", "sampling", "collect", "metadata"),)
+_STRUCTURED = frozenset(
+    {"messages", "toolsets", "files", "check_files", "keep", "env", "sampling", "collect", "metadata"}
+)
 """Entries that are lists or objects. A text in their place is read as JSON: tables hold free objects in this form."""
-_UNTYPED = ("max_turns", "deadline_s", "check_timeout_s", "network")
+_UNTYPED = frozenset({"max_turns", "deadline_s", "check_timeout_s", "network"})
 """Entries that are numbers or booleans, which are texts in CSV."""
 
 
@@ -157,9 +159,8 @@ def _parse_task(parsed: ParsedRow, index: int, directory: Path | None, extra: Ex
 
 def _parse_texts(entries: Row, *, untyped: bool) -> None:
     """Replace the texts of entries that are no texts by the values that they have as JSON."""
-    for name in (*_STRUCTURED, *(_UNTYPED if untyped else ())):
-        text = entries.get(name)
-        if isinstance(text, str):
+    for name, text in entries.items():
+        if isinstance(text, str) and (name in _STRUCTURED or (untyped and name in _UNTYPED)):
             try:
                 entries[name] = decode_json(text.lower() if name == "network" else text)
             except ValueError as error:

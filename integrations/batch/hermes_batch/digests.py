@@ -38,7 +38,11 @@ def digest_content(entries: Mapping[str, object], tree: str | None = None) -> st
         entries: The entries without nulls. `id`, `metadata` and `solution` do not count.
         tree: The digest of the row's tree, which stands in place of its name.
     """
-    content = {name: _unify_number(value) for name, value in entries.items() if name not in _UNCOUNTED_ENTRIES}
+    content = {
+        name: _unify_number(value) if isinstance(value, float) else value
+        for name, value in entries.items()
+        if name not in _UNCOUNTED_ENTRIES
+    }
     if tree is not None:
         content["tree"] = tree
     text = _encode(content)
@@ -56,9 +60,9 @@ def digest_line(row: Mapping[str, object]) -> str:
     return _digest(_encode({name: value for name, value in row.items() if name in _EARLIER_ENTRIES}))
 
 
-def _unify_number(value: object) -> object:
+def _unify_number(value: float) -> float:
     """Return an integer for a whole float: tables have columns of floats for integers."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    return int(value) if value.is_integer() else value
 
 
 def _digest(text: str) -> str:

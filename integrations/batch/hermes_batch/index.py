@@ -32,6 +32,7 @@ _COLUMNS = (
 _METADATA_CHARACTERS = 2000
 _MESSAGE_CHARACTERS = 500
 _HEADER = {"index": 1, "columns": [*_COLUMNS, "task_metadata", "errors", "current"]}
+_BUFFER_BYTES = 1 << 20
 _PROBES = 32
 _LARGEST_LINE_BYTES = 1 << 20
 
@@ -134,7 +135,7 @@ def iterate_index(out: Path) -> Iterator[Row]:
 
 
 def _read_rows(path: Path) -> Iterator[Row]:
-    with path.open("rb") as index:
+    with path.open("rb", buffering=_BUFFER_BYTES) as index:
         next(index, b"")
         for line in index:
             row = _parse_row(line)

@@ -16,6 +16,7 @@ from hermes_exec.errors import ConfigError
 Dataset = Path | str
 """A file, or `hf:PATH[:CONFIGURATION][:SPLIT]`."""
 
+_BUFFER_BYTES = 1 << 20
 _HUB = re.compile(r"hf:(?P<path>[^:]+)(?::(?P<name>[^:\[\]]+))??(?::(?P<split>[^:\[\]]+(?:\[[^\]]*\])?))?")
 
 
@@ -88,7 +89,7 @@ def _read(dataset: Dataset) -> Iterator[ParsedRow]:
         yield from read_hub(*source)
         return
     try:
-        with source.open("rb") as file:
+        with source.open("rb", buffering=_BUFFER_BYTES) as file:
             if source.suffix == ".parquet":
                 yield from read_parquet(source)
             else:
