@@ -1,3 +1,3 @@
 // Package disk contains file operations that differ between operating systems: renames without
-// replacing, reserved space and sparse copies.
+// replacing, reserved space, sparse copies, and places on the disk.
 package disk

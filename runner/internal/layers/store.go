@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+
+	"hermes-exec/runner/internal/disk"
 )
 
 // MaxStack is the largest number of layers below a slot. A lookup of a missing name visits each of
@@ -52,6 +54,7 @@ func (s *Store) Add() (*Layer, error) {
 		if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 			return nil, err
 		}
+		disk.Spread(s.Dir)
 	}
 	s.next++
 	l := &Layer{ID: strconv.Itoa(s.next), store: s, uses: 1}

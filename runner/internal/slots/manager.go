@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"hermes-exec/runner/internal/disk"
 	"hermes-exec/runner/internal/diskspace"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
@@ -77,6 +78,7 @@ func NewManager(baseDir string, facts isolation.Facts, selfExe string) (*Manager
 		return nil, fmt.Errorf("slots: %w", err)
 	}
 	base := dir.Path // a slot's view needs real paths
+	disk.Spread(filepath.Join(base, "slots"))
 	trash, err := wipe.NewTrash(filepath.Join(base, "trash"))
 	if err != nil {
 		return nil, err

@@ -87,7 +87,7 @@ func writablePaths(level, own string) []string {
 
 // makeDirs makes new directories for the slot.
 func (s *slot) makeDirs() error {
-	if err := os.Mkdir(s.dir, 0o711); err != nil && !errors.Is(err, os.ErrExist) {
+	if err := s.makeOwnDir(); err != nil {
 		return err
 	}
 	if err := s.openDir(); err != nil {
@@ -118,6 +118,23 @@ func (s *slot) makeDirs() error {
 		return err
 	}
 	return nil
+}
+
+// makeOwnDir makes the slot's directory, unless it is still there. A name that was not used before puts it
+// apart from the files of former holders (disk.Spread).
+func (s *level) makeOwnDir() error {
+	dir, err := os.MkdirTemp(filepath.Dir(s.dir), ".new-")
+	if err != nil {
+		return err
+	}
+	err = os.Rename(dir, s.dir)
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, os.ErrExist) {
+		err = nil
+	}
+	return errors.Join(err, os.Remove(dir))
 }
 
 // openDir lets the slot's user through its directory. If the slot has a user of its own, no other
