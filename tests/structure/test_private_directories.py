@@ -30,7 +30,6 @@ TEMPORARY = {
 }
 """Where names are made up below a directory that others may write to."""
 OPEN_IN_GO = {
-    "slots/slot.go: os.Mkdir(s.dir, 0o711)": "slots of own uids pass; what is below is 0o700",
     'slots/slot.go: os.Mkdir(filepath.Join(s.dir, "root"), 0o755)': "a mount point, below it",
     "slots/slot.go: os.Chmod(s.dir, 0o710)": "for the group of the slot's own user",
     "slots/slot.go: os.Chmod(s.dir, 0o711)": "slots of own uids pass; what is below is 0o700",
