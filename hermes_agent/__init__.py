@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from hermes_agent.parsers import get_parser, get_renderer
     from hermes_agent.rollout import Rollout
     from hermes_agent.rollout_result import RolloutResult, Timings
-    from hermes_agent.scoring import CheckFailed, CommandCheck, Scoring, Verdict
+    from hermes_agent.scoring import CheckFailed, CommandCheck, Scoring, Verdict, score
 
 __all__ = [
     "AccessRefused",
@@ -90,6 +90,7 @@ __all__ = [
     "Verdict",
     "get_parser",
     "get_renderer",
+    "score",
 ]
 
 if not TYPE_CHECKING:

@@ -145,10 +145,16 @@ class Rollout:
         run = _RolloutRun(self, model)
 
         async def acquire_and_run() -> None:
+            if self._scores_in_fork:
+                pool.check_checkpoints(self.profile, self.image)
             async with pool.slot(self.profile, self.image, self.workdir) as slot:
                 await run.run_in(slot)
 
         return await run.collect(acquire_and_run)
+
+    @property
+    def _scores_in_fork(self) -> bool:
+        return self.scoring is not None and self.scoring.score_in == "fork"
 
     async def _in_slot(self, slot: Slot, model: Model | SessionModel) -> RolloutResult:
         run = _RolloutRun(self, model)
@@ -227,6 +233,8 @@ class _RolloutRun:
         self._begin("task")
         self._notify_stage("setup")
         try:
+            if self._rollout._scores_in_fork:  # before the model works in vain
+                await (await slot.checkpoint()).drop()
             await self._set_up(slot)
         except Exception:
             if slot.disk_full:
@@ -242,8 +250,6 @@ class _RolloutRun:
         if self._rollout.scoring is not None and episode.trainable:
             scoring = replace(self._rollout.scoring, check=partial(self._check, self._rollout.scoring.check))
             verdict, killed = await score(slot, episode, scoring, self._set_up)
-            if slot.disk_full and not verdict.solved:
-                await slot.check_disk()
             self._result = replace(self._result, verdict=verdict, killed=killed)
         self._begin("done")
 

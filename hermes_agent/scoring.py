@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
+import logging
 import shutil
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -18,12 +19,13 @@ from hermes_agent.decoys import check_env, remove_decoys
 from hermes_agent.episode import Episode
 from hermes_agent.rewards import show_value, to_bool, to_float
 from hermes_exec import KillReceipt, Slot
-from hermes_exec.errors import ConfigError, ErrorCause, ExecError, HostDiskFull
+from hermes_exec.errors import CheckpointLost, ConfigError, ErrorCause, ExecError, HostDiskFull, SlotBusy
 
+logger = logging.getLogger(__name__)
 Files = Mapping[str, str | bytes | Path]
 """Path below `slot.workdir` to its content: a text, bytes, or the path of a file or directory on this host."""
 
-ScoreIn = Literal["sealed", "slot", "live"]
+ScoreIn = Literal["sealed", "slot", "fork", "live"]
 _SEAL_LIMIT_BYTES = 1 << 30
 _LITTLE_ROOM_BYTES = 16 << 20
 T = TypeVar("T")
@@ -105,8 +107,10 @@ class Scoring:
         score_in: `"sealed"`: every process of the slot is ended, the model's work is copied out, the slot is reset, and
             the work is put back. When `check` runs, nothing else of the model is left, such as programs in its home, in
             /tmp or in the image's directories. `"slot"`: every process is ended, and the check runs in the slot as the
-            model left it, for tasks whose state is files of the machine. `"live"`: no process is ended. Services that
-            the model started answer the check, and a process of the model may interfere with the check.
+            model left it, for tasks whose state is files of the machine. `"fork"`: as `"slot"`, and the slot then
+            returns to the state before the check's files were put in, by a checkpoint (`Slot.checkpoint`): for a slot
+            that is used further. `"live"`: no process is ended. Services that the model started answer the check, and a
+            process of the model may interfere with the check.
         keep: Paths in `slot.workdir` that are the work. The task's own files and set-up are then made anew, and
             everything else is as it was at the start. None: the work is all of `slot.workdir`.
         seal_limit_bytes: The most bytes of work. More has reward 0.
@@ -126,7 +130,7 @@ class Scoring:
 
     def __post_init__(self) -> None:
         if self.score_in not in get_args(ScoreIn):
-            raise ConfigError(f"score_in is 'sealed', 'slot' or 'live', not {self.score_in!r}")
+            raise ConfigError(f"score_in is 'sealed', 'slot', 'fork' or 'live', not {self.score_in!r}")
         if isinstance(self.keep, str):
             raise ConfigError("keep is a list of paths, not one path")
         if self.keep is not None and self.score_in != "sealed":
@@ -143,33 +147,66 @@ def check_inside(path: str) -> None:
 
 
 async def score(
-    slot: Slot, episode: Episode, scoring: Scoring, set_up: Callable[[Slot], Awaitable[None]]
+    slot: Slot, episode: Episode, scoring: Scoring, set_up: Callable[[Slot], Awaitable[None]] | None = None
 ) -> tuple[Verdict, KillReceipt | None]:
-    """Score an episode in its slot. `set_up` brings the task's own files.
+    """Score an episode in its slot. `set_up` brings the task's own files into the clean slot, if `keep` names the work.
 
-    A sandbox that its own tenant ended, or work that is too large to copy out, has reward 0.
+    A sandbox that its own tenant ended, or work that is too large to copy out, has reward 0. With `score_in="fork"` the
+    slot can be scored again, from the same state.
+
+    Returns:
+        The verdict, and the receipt of the ended processes.
 
     Raises:
         CheckFailed: If the check reached no verdict.
-        ExecError: If the slot failed.
-        OSError: If this host failed, or a file of the check is missing.
+        ConfigError: If `score_in` is "fork" and the slot can have no checkpoint.
+        ExecError: If the slot failed, or (HostDiskFull) others filled a disk of it.
+        OSError: If this host failed, a file of the check is missing, or there is no room for a checkpoint.
     """
     killed: KillReceipt | None = None
     sealed = scoring.score_in == "sealed"
     roots: Sequence[str] = () if slot.workdir == "/" else (".",)
+    async with AsyncExitStack() as stack:
+        try:
+            if scoring.score_in != "live":
+                killed = await slot.kill_all()
+            if scoring.score_in == "fork":
+                await stack.enter_async_context(_return_afterwards(slot))
+            if sealed:
+                roots = await _within(_seal(slot, scoring, set_up), scoring.seal_timeout_s, "copied out")
+            await _put_check_files(slot, scoring, roots)
+            with _extra_env(slot, check_env(slot, sealed=sealed, whole=sealed and scoring.keep is None)):
+                verdict = check_verdict(await scoring.check(slot, episode), "a check")
+        except (ExecError, _UnusableWork) as error:
+            if isinstance(error, ExecError) and error.cause is not ErrorCause.POLICY:
+                raise
+            output = str(error) if isinstance(error, _UnusableWork) else f"{type(error).__name__}: {error}"
+            verdict = Verdict(0.0, solved=False, output=output)
+        if slot.disk_full and not verdict.solved:
+            await slot.check_disk()
+        return verdict, killed
+    raise AssertionError("unreachable")
+
+
+@asynccontextmanager
+async def _return_afterwards(slot: Slot) -> AsyncIterator[None]:
+    """Return the slot to its present state at the end of the block, however that ends."""
     try:
-        if scoring.score_in != "live":
-            killed = await slot.kill_all()
-        if sealed:
-            roots = await _within(_seal(slot, scoring, set_up), scoring.seal_timeout_s, "copied out")
-        await _put_check_files(slot, scoring, roots)
-        with _extra_env(slot, check_env(slot, sealed=sealed, whole=sealed and scoring.keep is None)):
-            return check_verdict(await scoring.check(slot, episode), "a check"), killed
-    except (ExecError, _UnusableWork) as error:
-        if isinstance(error, ExecError) and error.cause is not ErrorCause.POLICY:
-            raise
-        output = str(error) if isinstance(error, _UnusableWork) else f"{type(error).__name__}: {error}"
-        return Verdict(0.0, solved=False, output=output), killed
+        checkpoint = await slot.checkpoint()
+    except SlotBusy as error:  # calls and processes of others: the model has none any more
+        raise CheckFailed(f"no checkpoint of the slot, which score_in='fork' needs: {error}") from error
+    try:
+        yield
+    finally:
+        try:
+            await slot.restore(checkpoint)  # to its end, also if this task is cancelled
+        except ExecError as error:
+            if not slot.closed and not isinstance(error, CheckpointLost):
+                raise
+            # The score is final, and nobody can use the slot in a wrong state.
+            logger.warning("after a check: %s: %s", type(error).__name__, error)
+        finally:
+            await checkpoint.drop()
 
 
 @contextmanager
@@ -227,7 +264,7 @@ async def put_files(slot: Slot, files: Files) -> None:
             await slot.files.write_text(path, content)
 
 
-async def _seal(slot: Slot, scoring: Scoring, set_up: Callable[[Slot], Awaitable[None]]) -> list[str]:
+async def _seal(slot: Slot, scoring: Scoring, set_up: Callable[[Slot], Awaitable[None]] | None) -> list[str]:
     """Copy the work out, reset the slot, and put the work back. Return the paths that were put back.
 
     A second slot is no alternative, because a full pool has none.
@@ -249,7 +286,7 @@ async def _seal(slot: Slot, scoring: Scoring, set_up: Callable[[Slot], Awaitable
         if whole:
             for entry in await slot.files.list("."):
                 await slot.files.remove(entry.name, recursive=True)
-        else:
+        elif set_up is not None:
             await set_up(slot)
         for path, work in works.items():
             if not whole:

@@ -19,7 +19,7 @@ from anyio.from_thread import BlockingPortal
 
 from hermes_exec.aio.facade import FacadeMember, SyncContext, SyncFacade, blocking, closing, context, wraps
 from hermes_exec.aio.portal import Portals, call, in_event_loop, may_leave
-from hermes_exec.config import PoolConfig
+from hermes_exec.config import PoolConfig, ProfileConfig
 from hermes_exec.errors import SlotClosed
 from hermes_exec.pool import events, pool
 from hermes_exec.results import Isolation, KillReceipt, PoolEvent, PoolStats
@@ -323,6 +323,10 @@ class SandboxPool(SyncFacade[pool.SandboxPool]):
             return call(self.portal, self.wrapped.stats)
         except SlotClosed:
             return self.wrapped.stats()
+
+    def check_checkpoints(self, profile: str | ProfileConfig | None = None, image: str | None = None) -> None:
+        """Raise ConfigError if slots can have no checkpoints, as `hermes_exec.SandboxPool.check_checkpoints`."""
+        call(self.portal, partial(self.wrapped.check_checkpoints, profile, image))
 
     def release(self, slot: Slot) -> None:
         """Release a slot, as `hermes_exec.SandboxPool.release`."""

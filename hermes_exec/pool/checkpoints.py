@@ -27,6 +27,7 @@ from hermes_exec.slot.slot import Slot
 logger = logging.getLogger(__name__)
 DROP_S = 60.0
 INFO_S = 60.0
+_OWN_DISK = "a checkpoint cannot hold a slot with a limit of its disk: leave out slot_limits.disk_mb"
 
 
 @dataclass(slots=True)
@@ -242,7 +243,14 @@ def check_slot(pooled: PooledSlot) -> None:
     """Raise ConfigError if no checkpoint of a slot is possible, with the settings that make it possible."""
     check_own_root(pooled.sandbox.template)
     if pooled.calls.facts.has_own_disk:
-        raise ConfigError("a checkpoint cannot hold a slot with a limit of its disk: leave out slot_limits.disk_mb")
+        raise ConfigError(_OWN_DISK)
+
+
+def check_template(template: Template) -> None:
+    """Raise ConfigError if no slot of a template can have checkpoints, with the settings that make them possible."""
+    check_own_root(template)
+    if template.config.slot_limits.disk_mb is not None:
+        raise ConfigError(_OWN_DISK)
 
 
 def check_own_root(template: Template) -> None:

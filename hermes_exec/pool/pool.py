@@ -446,6 +446,17 @@ class SandboxPool:
         """
         return await self._life.check_open().queue.examine(profile, image)
 
+    def check_checkpoints(self, profile: str | ProfileConfig | None = None, image: str | None = None) -> None:
+        """Check whether slots of this profile and image can have checkpoints (`Slot.checkpoint`). Starts nothing, so
+        that an engine may still refuse what they need.
+
+        Raises:
+            ConfigError: If they can have none; with the settings that make them possible. Otherwise as `acquire`.
+        """
+        from hermes_exec.pool.checkpoints import check_template
+
+        check_template(self._templates.get(profile, image))
+
     async def prewarm(self, n: int, profile: str | ProfileConfig | None = None, image: str | None = None) -> None:
         """Wait until `n` sandboxes are ready, and launch the missing ones. Idle ones are closed as usual.
 

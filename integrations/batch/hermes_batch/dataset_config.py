@@ -41,7 +41,8 @@ class DatasetConfig(ConfigModel):
     `hermes_batch.selection.select_tasks`). A prompt's own entries take precedence over settings of the same name.
 
     `backend`, `image` and `backend_options` are for the pool; a prompt's own image takes precedence over `image`. On
-    Docker `slots_per_sandbox` is 8 by default, unless a check is not sealed or an option is meant for whole containers.
+    Docker `slots_per_sandbox` is 8 by default, unless `score_in` of a check is "slot" or "live", or an option is meant
+    for whole containers.
     `workers` prompts are worked on at a time.
 
     `score_in` and `check_timeout_s` apply to the checks (see `hermes_agent.Scoring`), and `setup_timeout_s` to the
@@ -173,10 +174,14 @@ class DatasetConfig(ConfigModel):
             sandboxes = min(self.workers, sum(-(-min(count, self.workers) // each) for count in counts))
         enough = "image" in type(backend).model_fields and images and all(images)
         image = self.image or (images[0] if enough else None)
-        return SandboxPool(self.backend, image=image, max_sandboxes=sandboxes, **options)
+        pool = SandboxPool(self.backend, image=image, max_sandboxes=sandboxes, **options)
+        in_forks = [task for task in tasks if self.is_scored(task) and self.choose_score_in(task) == "fork"]
+        for task in {(task.container_image, task.profile, task.network): task for task in in_forks}.values():
+            pool.check_checkpoints(make_profile(task, options.get("profiles") or {}), task.container_image)
+        return pool
 
     def _can_share_containers(self, backend: BackendConfig, options: dict[str, Any], tasks: Sequence[Task]) -> bool:
-        """Return whether prompts share containers by default: on Docker, unless a check is not sealed.
+        """Return whether prompts share containers by default: on Docker, unless a check runs in the "slot" or "live".
 
         Each prompt and each sealed check begins in a reset slot. A slot that is a whole container then gets a new
         container, which takes much longer than a new root in a shared one. Other checks may need ports of their own.
@@ -184,7 +189,7 @@ class DatasetConfig(ConfigModel):
         set_options = options.keys() | backend.model_fields_set
         whole = options.get("min_isolation") == "exclusive" or not _WHOLE_CONTAINER_OPTIONS.isdisjoint(set_options)
         places = {self.choose_score_in(task) for task in tasks if self.is_scored(task)}
-        return backend.backend == "docker" and not whole and places <= {"sealed"}
+        return backend.backend == "docker" and not whole and places <= {"sealed", "fork"}
 
     def is_scored(self, task: Task) -> bool:
         """Return whether the episodes of a prompt are scored: by the scorer, or by its check."""

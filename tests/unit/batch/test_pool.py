@@ -11,7 +11,7 @@ import pytest
 from hermes_agent import ScriptedModel
 from hermes_batch import BatchConfig
 from hermes_batch.dataset import read_dataset
-from hermes_exec import DockerConfig, SandboxPool
+from hermes_exec import ConfigError, DockerConfig, SandboxPool
 
 OWN_SLOTS = [{"host": "a", "slots": 8}, {"host": "b", "slots": 3}]
 
@@ -58,6 +58,7 @@ SEALED = [{"check": "true"}, {}]
         (SEALED, {**DOCKER, "backend_options": {"min_isolation": "uid", "network": False}}, 8),
         (SEALED, {**DOCKER, "slots_per_sandbox": 1}, 1),
         (SEALED, {**DOCKER, "backend_options": {"slots_per_sandbox": 3}}, 3),
+        (SEALED, {**DOCKER, "score_in": "fork"}, 8),
         ([{}], DOCKER, 8),
         # These keep the pool's own default.
         (SEALED, {**DOCKER, "score_in": "live"}, None),
@@ -84,3 +85,18 @@ def test_workers_on_prompts_of_different_images_have_a_sandbox(
 ) -> None:
     pool = pool_of(tmp_path, [{"check": "true", "image": name} for name in images], backend="docker", workers=17)
     assert pool.config.max_sandboxes == sandboxes
+
+
+@pytest.mark.parametrize(
+    ("rows", "settings"),
+    [
+        (SEALED, {**DOCKER, "score_in": "fork", "slots_per_sandbox": 1}),
+        ([*SEALED, {"check": "true", "score_in": "fork"}], {**DOCKER, "backend_options": {"slot_root": "shared"}}),
+        (SEALED, {**DOCKER, "score_in": "fork", "backend_options": {"limits": {"memory_mb": 512}}}),
+    ],
+)
+def test_checks_in_forks_need_slots_with_checkpoints(
+    rows: list[dict[str, Any]], settings: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="set slot_root='own'"):
+        pool_of(tmp_path, rows, **settings)

@@ -89,8 +89,8 @@ class RowOptions:
         str,
         typer.Option(
             "--score-in",
-            help="Where checks run: `sealed` (only the work, in a clean slot), `slot` (the slot as the model left it) "
-            "or `live` (with its processes).",
+            help="Where checks run: `sealed` (only the work, in a clean slot), `slot` (the slot as the model left "
+            "it), `fork` (the same, and the check's changes are undone) or `live` (with its processes).",
         ),
     ] = "sealed"
     scorer: Annotated[
