@@ -78,12 +78,12 @@ def wait_until(condition: Callable[[], bool], limit_s: float = 20) -> bool:
     return True
 
 
-def running(argument: str) -> bool:
-    """Whether a process of the sandbox has this argument; the pattern does not match itself."""
+def running(program: str) -> bool:
+    """Whether a process of the sandbox runs this program, and not only a shell that will start it."""
     from tools.terminal_tool import get_active_env
 
-    pattern = f"[{argument[0]}]{argument[1:]}"
-    command = f"cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -c '{pattern}'"
+    lines = "for each in /proc/[0-9]*/cmdline; do tr '\\0' ' ' <$each; echo; done 2>/dev/null"
+    command = f"{lines} | grep -c '^{program}'"
     return str(get_active_env("default").execute(command)["output"]).strip() != "0"
 
 
