@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         Isolation,
         KillReceipt,
         Launched,
+        LayerSize,
         PoolEvent,
         PoolStats,
         ProcessInfo,
@@ -69,7 +70,7 @@ if TYPE_CHECKING:
         TreeCopied,
         Usage,
     )
-    from hermes_exec.slot.checkpoint import Checkpoint, LayerSize
+    from hermes_exec.slot.checkpoint import Checkpoint
     from hermes_exec.slot.files import Files
     from hermes_exec.slot.network import Connection, ExposedPort, Forward, SlotListener
     from hermes_exec.slot.process import Process

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from hermes_exec.errors import CommandFailed, PostMortem
 
@@ -346,6 +346,13 @@ class RunnerMemory:
     dropped_bytes: int
 
 
+class LayerSize(NamedTuple):
+    """The size of layers of files: the number of their entries, and the bytes that they take on the disk."""
+
+    entries: int
+    bytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class PoolStats:
     """The figures of a pool at one moment.
@@ -353,7 +360,8 @@ class PoolStats:
     `sandboxes` counts sandboxes by state. The acquire times are over the last thousand acquisitions. `slots_most` is
     the maximum number of slots at once, `acquired` the number of acquisitions since the pool was entered, and
     `released` how many of these have ended. `checkpoints` counts the living checkpoints. `runners` maps each sandbox to
-    the memory of its runner, at most some seconds old.
+    the memory of its runner, and `layers` to the size of the files that its checkpoints and forks hold. Both are at
+    most some seconds old, and a large layer counts some seconds after its checkpoint.
     """
 
     sandboxes: Mapping[str, int]
@@ -372,6 +380,7 @@ class PoolStats:
     acquire_p50_s: float = 0.0
     acquire_p95_s: float = 0.0
     runners: Mapping[str, RunnerMemory] = field(default_factory=dict)
+    layers: Mapping[str, LayerSize] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

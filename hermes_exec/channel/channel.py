@@ -17,7 +17,7 @@ from hermes_exec.channel.connection import ChannelConnection, Opener
 from hermes_exec.channel.conversation import Conversation, Overdue
 from hermes_exec.channel.encoding import printable
 from hermes_exec.channel.frames import MAX_MESSAGE_BYTES, MORE, Frame, FrameType, encode, encode_json, parse_json
-from hermes_exec.channel.handshake import Identity, SandboxFacts, unpack_memory
+from hermes_exec.channel.handshake import Identity, SandboxFacts, unpack_report
 from hermes_exec.channel.keepalive import KEEPALIVE_THREAD
 from hermes_exec.channel.trace import ChannelTrace
 from hermes_exec.errors import (
@@ -29,7 +29,7 @@ from hermes_exec.errors import (
     ProtocolError,
     SandboxDied,
 )
-from hermes_exec.results import RunnerMemory
+from hermes_exec.results import LayerSize, RunnerMemory
 
 DEFAULT_WINDOW = 1 << 20
 CANCEL_WAIT_S = 5.0
@@ -83,6 +83,8 @@ class Channel:
         self._connection: ChannelConnection | None = None
         self._facts: SandboxFacts | None = None
         self._memory: RunnerMemory | None = None
+        self.layers = LayerSize(0, 0)
+        """The size of the sandbox's layers, from the runner's latest answer to a keepalive."""
         self._conversations: dict[int, Conversation] = {}
         self._next_id = 0
         self._acks = 0
@@ -251,7 +253,8 @@ class Channel:
         if kind == FrameType.KEEPALIVE:
             if self._connection is not None:
                 self._connection.on_keepalive()
-            self._memory = unpack_memory(payload) or self._memory
+            if (report := unpack_report(payload)) is not None:
+                self._memory, self.layers = report
             self._waste()
             return
         if kind != FrameType.GOODBYE:

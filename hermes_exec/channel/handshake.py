@@ -15,12 +15,12 @@ from hermes_exec.aio.streams import NowaitStream
 from hermes_exec.channel.encoding import printable, shorten
 from hermes_exec.channel.frames import Decoder, Frame, FrameType, encode, parse_json
 from hermes_exec.errors import ChannelLost, PostMortem, ProtocolError, SandboxDied
-from hermes_exec.results import RunnerMemory
+from hermes_exec.results import LayerSize, RunnerMemory
 
 VERSION = 1
 MAX_HANDSHAKE_FRAMES = 64
 DEFAULT_MEMORY_BYTES = 256 << 20
-MEMORY = struct.Struct(">QQQQ")
+REPORT = struct.Struct(">6Q")
 MEMORY_FIELDS = ("limit_bytes", "used_bytes", "peak_bytes", "dropped_bytes")
 SHARE_OF_OUTPUT, LEAST_OUTPUT_BYTES = 4, 4 << 20
 """A command may have a quarter of the runner's memory for an output limit, or 4 MiB."""
@@ -86,9 +86,12 @@ def parse_memory(memory: object) -> RunnerMemory:
     return RunnerMemory(DEFAULT_MEMORY_BYTES, 0, 0, 0)
 
 
-def unpack_memory(payload: bytes) -> RunnerMemory | None:
-    """Return the memory facts in an answered KEEPALIVE, or None if it has none."""
-    return RunnerMemory(*MEMORY.unpack(payload)) if len(payload) == MEMORY.size else None
+def unpack_report(payload: bytes) -> tuple[RunnerMemory, LayerSize] | None:
+    """Return the memory and the size of the layers in an answered KEEPALIVE, or None if it has none."""
+    if len(payload) != REPORT.size:
+        return None
+    limit, used, peak, dropped, entries, layer_bytes = REPORT.unpack(payload)
+    return RunnerMemory(limit, used, peak, dropped), LayerSize(entries, layer_bytes)
 
 
 class FrameReader:

@@ -18,6 +18,7 @@ Seconds = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=0)]
 AtLeastOne = Annotated[int, Field(ge=1)]
 SlotCount = Annotated[int, Field(ge=1, le=10_000)]
+CheckpointDiskMB = Annotated[int, Field(ge=1, le=1 << 30)]
 RunnerMemoryMB = Annotated[int, Field(ge=16, le=1 << 20)]
 Commands = str | tuple[str, ...]
 _JOINED = ("env", "secrets", "files", "profiles", "backend_options")
@@ -66,6 +67,7 @@ class ProfileConfig(ConfigModel):
     idle_timeout_s: Seconds | None = None
     max_lifetime_s: Seconds | None = None
     runner_memory_mb: RunnerMemoryMB | None = None
+    checkpoint_disk_mb: CheckpointDiskMB | None = None
     backend_options: dict[str, Any] = Field(default_factory=dict, repr=False)
     """Options of the backend that differ from the pool's. The repr omits them: only the backend knows which are
     secrets.
@@ -122,6 +124,8 @@ class PoolConfig(ConfigModel):
     """Memory of a sandbox's runner for output and calls under way, in MiB; at most an eighth of the sandbox's
     memory.
     """
+    checkpoint_disk_mb: CheckpointDiskMB | None = None
+    """Disk that the checkpoints of a sandbox and their forks' layers may take, in MiB; None for no limit."""
     run_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] | None = None
     """Letters, digits and `._-`, at most 64; None for a random one."""
     note: Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{0,200}$")] = ""

@@ -71,7 +71,7 @@ class Checkpoints:
         checkpoint_id = f"c{token_hex(8)}"
         self._stored[checkpoint_id] = StoredCheckpoint(sandbox, slot, request)
         sandbox.record.checkpoints += 1
-        params = {"checkpoint": checkpoint_id, "processes": processes}
+        params = {"checkpoint": checkpoint_id, "processes": processes, **sandbox.template.checkpoint_limit}
         try:
             answer = CheckpointAnswer.parse(await scope.call("slot.checkpoint", params, timeout_s=timeout_s))
         except BaseException:

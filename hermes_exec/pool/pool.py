@@ -89,6 +89,8 @@ class SandboxPool:
         runner_memory_mb: Memory of a sandbox's runner for output and data in transit, and at most an eighth of the
             sandbox's memory. An `output_limit_bytes` is at most a quarter of it. If it is used up, the output of
             processes that have ended is dropped first.
+        checkpoint_disk_mb: Disk that the files of checkpoints may take in a sandbox. None: no limit but the disk's. A
+            checkpoint that needs more is an OSError (ENOSPC) and changes nothing.
         run_id: Label of the sandboxes (random by default), for `hermes-exec reap`.
         note: A line of text about the run, for `hermes-exec ps`. Everybody who sees the sandboxes may read it.
         on_event: Sync or async callback for each event. Its exceptions are logged; KeyboardInterrupt then goes to the
@@ -134,6 +136,7 @@ class SandboxPool:
         idle_timeout_s: float = 120.0,
         max_lifetime_s: float | None = None,
         runner_memory_mb: int = 256,
+        checkpoint_disk_mb: int | None = None,
         run_id: str | None = None,
         note: str = "",
         on_event: OnEvent | None = None,

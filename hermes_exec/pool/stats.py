@@ -32,6 +32,7 @@ def pool_stats(running: RunningPool | None, slots_most: int) -> PoolStats:
         acquire_p50_s=_percentile(waits, 0.5),
         acquire_p95_s=_percentile(waits, 0.95),
         runners={sandbox.id: sandbox.channel.memory for sandbox in fleet.sandboxes.values()},
+        layers={sandbox.id: sandbox.channel.layers for sandbox in fleet.sandboxes.values()},
     )
 
 

@@ -32,6 +32,7 @@ OF_SANDBOX = (
     "best_effort_limits",
     "slot_root",
     "runner_memory_mb",
+    "checkpoint_disk_mb",
 )
 """Settings of a template besides its image, its `setup`, its sizes and times, and the options of its backend."""
 SHARE_OF_SANDBOX = 8
@@ -151,6 +152,12 @@ class Template:
         """The memory budget of a runner: `runner_memory_mb`, at most an eighth of the sandbox's memory."""
         budget, sandbox = self.config.runner_memory_mb << 20, self.config.limits.memory_mb
         return budget if sandbox is None else min(budget, (sandbox << 20) // SHARE_OF_SANDBOX)
+
+    @property
+    def checkpoint_limit(self) -> dict[str, int]:
+        """The parameter of a checkpoint for the bytes that the layers of a sandbox may have; empty without a limit."""
+        limit = self.config.checkpoint_disk_mb
+        return {} if limit is None else {"limit": limit << 20}
 
     @property
     def setup(self) -> tuple[str, ...]:

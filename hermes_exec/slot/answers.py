@@ -49,7 +49,7 @@ def remote_failure(error: RemoteError, *, path: str | None = None) -> Exception:
             return ProcessLookupError(errno.ESRCH, error.message)
         case "no_slot" | "slot_closed" | "no_session":
             return SlotClosed(f"the slot was released or reset: {error.message}")
-        case "no_checkpoint" | "no_layers" | "busy" | "unclean":
+        case "no_checkpoint" | "no_layers" | "busy" | "unclean" | "store_full":
             return _checkpoint_failure(error)
         case "slot_died":
             oom, alone = (error.detail.get(name) is True for name in ("oom", "exclusive"))
@@ -71,8 +71,12 @@ def remote_failure(error: RemoteError, *, path: str | None = None) -> Exception:
             return ExecError(f"the runner failed ({error.kind}): {error.message}")
 
 
-def _checkpoint_failure(error: RemoteError) -> ExecError:
+def _checkpoint_failure(error: RemoteError) -> Exception:
     """Return the exception for an error about checkpoints."""
+    if error.kind == "store_full":
+        advice = "drop checkpoints that are no longer needed, or set a larger checkpoint_disk_mb"
+        path = "" if error.path is None else from_wire(error.path, "path")
+        return OSError(errno.ENOSPC, f"{error.message}: {advice}", path)
     if error.kind == "busy":
         try:
             commands = [" ".join(texts(entry, "argv")) for entry in items(error.detail, "processes")]

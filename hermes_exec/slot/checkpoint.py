@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 from hermes_exec.aio.facade import SyncFacade
 from hermes_exec.channel.encoding import from_wire
 from hermes_exec.errors import ConfigError, ProtocolError
-from hermes_exec.results import KillReceipt
+from hermes_exec.results import KillReceipt, LayerSize
 from hermes_exec.slot.answers import integer, items, optional_receipt
 
 ProcessPolicy = Literal["keep", "refuse", "end"]
@@ -27,13 +27,6 @@ ALWAYS_LEFT_OUT = (
 
 States = WeakKeyDictionary["StateKey", object]
 """The saved states of objects beside a slot."""
-
-
-class LayerSize(NamedTuple):
-    """The size of one layer of files: the number of its entries, and the bytes that they take on the disk."""
-
-    entries: int
-    bytes: int
 
 
 class RestoredSession(NamedTuple):

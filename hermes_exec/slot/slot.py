@@ -493,7 +493,8 @@ class Slot:
             ConfigError: If the slot has no root of its own, or a limit of its disk; the message names the settings.
             SlotBusy: If a command or file call is under way, or a process runs and `processes` is "refuse". Nothing has
                 changed.
-            OSError: ENOSPC if the disk has no room for the copy; the slot continues.
+            OSError: ENOSPC if the disk has no room for it, or if it exceeds `checkpoint_disk_mb`; the slot and its
+                processes continue.
             TimeoutError: If it took longer than `timeout_s`; there is no checkpoint.
         """
         self._scope.check()

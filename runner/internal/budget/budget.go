@@ -1,7 +1,6 @@
 package budget
 
 import (
-	"encoding/binary"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -89,14 +88,6 @@ type Stats struct {
 // was dropped for lack of memory.
 func (b *Budget) Stats() Stats {
 	return Stats{b.limit.Load(), b.used.Load(), b.peak.Load(), b.dropped.Load()}
-}
-
-// Encode returns the figures as four numbers of 64 bits.
-func (u Stats) Encode() (encoded []byte) {
-	for _, n := range []int64{u.Limit, u.Used, u.Peak, u.Dropped} {
-		encoded = binary.BigEndian.AppendUint64(encoded, uint64(max(0, n)))
-	}
-	return encoded
 }
 
 // IsTight reports whether the budget is used up.

@@ -27,6 +27,8 @@ type Owner interface {
 	End(reason, message string)
 	// Facts returns the facts of READY.
 	Facts() any
+	// Report returns the figures with which a KEEPALIVE is answered.
+	Report() []byte
 }
 
 // Endpoint accepts the streams of one driver. The newest stream is in use.

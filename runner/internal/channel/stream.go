@@ -203,7 +203,7 @@ var (
 func (s *stream) handleFrame(h wire.Header, payload []byte) error {
 	switch h.Type {
 	case wire.Keepalive:
-		s.control(wire.AppendFrame(nil, wire.Keepalive, 0, 0, s.end.memory.Stats().Encode()))
+		s.control(wire.AppendFrame(nil, wire.Keepalive, 0, 0, s.end.owner.Report()))
 		return nil
 	case wire.Request:
 		return s.request(h, payload)

@@ -84,6 +84,7 @@ func (s *arrivals) use(checkpoint, name string) *layers.Layer {
 	if a == nil || a.receiving > 0 || a.layers[name] == nil {
 		return nil
 	}
+	a.layers[name].Complete()
 	return layers.Stack{a.layers[name]}.Use()[0]
 }
 

@@ -1,6 +1,7 @@
 package exec
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"hermes-exec/runner/internal/command"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/layers"
+	"hermes-exec/runner/internal/link"
 	"hermes-exec/runner/internal/sessions"
 	"hermes-exec/runner/internal/slots"
 	"hermes-exec/runner/internal/wire"
@@ -33,6 +35,8 @@ type checkpointParams struct {
 	Slot       string `json:"slot"`
 	Checkpoint string `json:"checkpoint"`
 	Processes  string `json:"processes"`
+	// Limit is how many bytes all layers of the sandbox may have; 0 for no limit.
+	Limit int64 `json:"limit"`
 }
 
 // checkpointResult is the result of slot.checkpoint.
@@ -79,6 +83,9 @@ func (r *Runner) slotCheckpoint(c *channel.Conversation, params json.RawMessage)
 	}
 	if !slots.IsID(p.Checkpoint) {
 		return nil, channel.BadRequest("checkpoint %q is no id", p.Checkpoint)
+	}
+	if p.Limit < 0 {
+		return nil, channel.BadRequest("limit %d is negative", p.Limit)
 	}
 	cp, isNew, err := r.checkpoints.begin(p.Checkpoint, p.Slot)
 	if err != nil {
@@ -129,58 +136,81 @@ func (r *Runner) makeCheckpoint(ctx context.Context, p checkpointParams, cp *che
 	}
 	workdir := scope.Agent().Workdir()
 	cp.result = checkpointResult{Sessions: saved.Places(), Workdir: ipc.Bytes(workdir)}
-	switch {
+	switch agent := scope.Agent(); {
 	case p.Processes == endProcesses:
-		err = r.freeze(ctx, scope, layered, cp)
+		err = r.freeze(ctx, scope, layered, cp, p.Limit, living)
 	case living || connections > 0:
-		cp.stack, err = copyPaused(ctx, scope, layered)
+		err = pause(ctx, agent, func() (err error) {
+			cp.stack, err = layered.Copy(ctx, agent, layers.Bound{}, p.Limit)
+			return err
+		})
 		cp.result.Copied = true
 	default:
-		cp.stack, err = layered.Copy(ctx, scope.Agent(), smallChange)
+		cp.stack, err = layered.Copy(ctx, agent, smallChange, p.Limit)
 		cp.result.Copied = true
 		if errors.Is(err, layers.ErrTooLarge) {
-			err = r.freeze(ctx, scope, layered, cp)
+			err = r.freeze(ctx, scope, layered, cp, p.Limit, living)
 		}
 	}
 	if err != nil {
 		saved.Close()
-		if errors.Is(err, layers.ErrTooLarge) {
-			return &ipc.Error{Kind: "too_large", Message: err.Error()}
-		}
-		return scope.Explain(err)
+		return errors.Join(explain(scope, err), cp.stack.Release())
 	}
 	cp.sessions, cp.result.Layers = saved, cp.stack.IDs()
 	return nil
 }
 
-// copyPaused copies the slot's changes while its processes are stopped.
-func copyPaused(ctx context.Context, scope *command.Scope, layered *slots.SlotLayers) (layers.Stack, error) {
-	agent := scope.Agent()
-	if _, err := agent.Call(ctx, ipc.OpPause, struct{}{}, nil); err != nil {
-		return nil, err
+// explain returns the error of a checkpoint that could not be made.
+func explain(scope *command.Scope, err error) error {
+	if full := new(layers.FullError); errors.As(err, &full) {
+		return &wire.Error{Kind: "store_full", Message: err.Error(), Path: wire.Bytes(full.Dir)}
 	}
-	stack, err := layered.Copy(ctx, agent, layers.Bound{})
-	_, resumed := agent.Call(context.WithoutCancel(ctx), ipc.OpResume, struct{}{}, nil)
-	if err == nil && resumed != nil {
-		err = errors.Join(resumed, stack.Release())
+	if errors.Is(err, layers.ErrTooLarge) {
+		return &ipc.Error{Kind: "too_large", Message: err.Error()}
 	}
-	return stack, err
+	return scope.Explain(err)
 }
 
-// freeze ends all processes and connections and makes the slot's changes a layer of the checkpoint.
-func (r *Runner) freeze(ctx context.Context, scope *command.Scope, layered *slots.SlotLayers, cp *checkpoint) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
+// pause stops the processes of a slot while do runs.
+func pause(ctx context.Context, agent *link.Agent, do func() error) error {
+	whole := context.WithoutCancel(ctx) // the agent does not stop halfway: without Resume they would stay stopped
+	if _, err := agent.Call(whole, ipc.OpPause, struct{}{}, nil); err != nil {
+		return err
 	}
+	err := do()
+	_, resumed := agent.Call(whole, ipc.OpResume, struct{}{}, nil)
+	return cmp.Or(err, resumed)
+}
+
+// freeze ends all processes and connections and makes the slot's changes a layer of the checkpoint. A
+// slot that is living has processes.
+func (r *Runner) freeze(ctx context.Context, scope *command.Scope, layered *slots.SlotLayers, cp *checkpoint,
+	limit int64, living bool) (err error) {
 	agent := scope.Agent()
+	var prepared *slots.Freeze
+	prepare := func() (err error) {
+		prepared, err = layered.PrepareFreeze(ctx, agent, limit)
+		return err
+	}
+	if living && limit > 0 { // the changes are measured
+		err = pause(ctx, agent, prepare)
+	} else {
+		err = prepare()
+	}
+	if err != nil {
+		if prepared != nil {
+			err = errors.Join(err, prepared.Discard())
+		}
+		return err
+	}
 	scope.EndConnections()
 	var killed ipc.Receipt
 	// Before the agent ends, so that it reports how each command has ended.
 	if _, err := agent.Call(context.WithoutCancel(ctx), ipc.OpKillAll, struct{}{}, &killed); err != nil {
-		return err
+		return errors.Join(err, prepared.Discard())
 	}
 	r.processes.CloseFiles(scope)
-	frozen, err := layered.Freeze(ctx, agent, string(cp.result.Workdir), scope.SetAgent)
+	frozen, err := prepared.Run(ctx, string(cp.result.Workdir), scope.SetAgent)
 	killed.Add(frozen.Killed)
 	if err != nil {
 		if agent.IsStopRequested() { // nothing that began before can continue

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"hermes-exec/runner/internal/testdriver"
 	"hermes-exec/runner/internal/testsandbox"
@@ -285,6 +286,25 @@ func TestInTheSandboxCanceledCopyLeavesNothing(t *testing.T) {
 	s.out("a", "n=$(cat tick); until [ \"$(cat tick)\" != \"$n\" ]; do :; done")
 	s.Call("proc.kill", testdriver.Params{"process": id}, nil)
 	s.checkpoint("a", "cp", "keep")
+}
+
+// The agent stops processes as a whole: a cancel meanwhile leaves none of them stopped.
+func TestInTheSandboxCanceledPauseLeavesNoProcessStopped(t *testing.T) {
+	s := openSandbox(t, "a")
+	s.Spawn(testdriver.Shell("a", "for i in $(seq 40); do (while :; do echo $i > tick$i; sleep 0.01; done) & done; wait"))
+	s.out("a", "until [ -s tick40 ]; do :; done")
+	for n := range 30 {
+		p := testdriver.Params{"slot": "a", "checkpoint": fmt.Sprint("cp", n), "processes": "keep"}
+		k := s.Begin("slot.checkpoint", p, 1<<20)
+		time.Sleep(time.Duration(n) * 200 * time.Microsecond)
+		k.Cancel()
+		if err := k.Finish(nil); err != nil && err.Kind != "canceled" {
+			t.Fatal(err)
+		}
+		if out := s.out("a", "ps -eo stat | grep -c T || true"); out != "0" {
+			t.Fatalf("after %d steps %s processes are stopped", n, out)
+		}
+	}
 }
 
 func TestInTheSandboxFreezeKeepsTheOutputOfEndedProcesses(t *testing.T) {

@@ -22,6 +22,9 @@ type Size struct {
 	Bytes   int64
 }
 
+// Plus returns the sum of two sizes.
+func (s Size) Plus(more Size) Size { return Size{s.Entries + more.Entries, s.Bytes + more.Bytes} }
+
 // Limits are the limits of an archive.
 type Limits struct {
 	Bound

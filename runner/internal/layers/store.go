@@ -3,6 +3,7 @@ package layers
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,15 +23,30 @@ type Store struct {
 	Dir     string
 	discard func(path string) error // removes a directory of the store
 
-	mu   sync.Mutex
-	next int
-	all  map[string]*Layer // in use, by id
+	mu         sync.Mutex
+	next       int
+	total      Size // of the layers in use that are measured
+	unmeasured map[*Layer]struct{}
+	measuring  bool              // in the background
+	all        map[string]*Layer // in use, by id
+}
+
+// FullError is the error for a layer with which a store would exceed its limit.
+type FullError struct {
+	Dir          string
+	Bytes, Limit int64 // with the layer, and at most
+}
+
+func (e *FullError) Error() string {
+	const mib = 1 << 20
+	return fmt.Sprintf("the checkpoints of the sandbox would have %.1f MiB, and at most %.1f are allowed",
+		float64(e.Bytes)/mib, float64(e.Limit)/mib)
 }
 
 // NewStore returns a Store in dir, which it makes with the first layer. discard removes the
 // directory of a layer, however long that takes.
 func NewStore(dir string, discard func(path string) error) *Store {
-	return &Store{Dir: dir, discard: discard, all: map[string]*Layer{}}
+	return &Store{Dir: dir, discard: discard, unmeasured: map[*Layer]struct{}{}, all: map[string]*Layer{}}
 }
 
 // Layer is the changes of a slot to some directories of the sandbox's image.
@@ -39,17 +55,46 @@ type Layer struct {
 	store *Store
 
 	parts []int // numbers of the directories of the image that it changes, ascending
-	uses  int   // by slots and checkpoints; guarded by store.mu
 
 	measured sync.Once
 	size     Size
 	err      error
+
+	// Guarded by store.mu.
+	uses     int // by slots and checkpoints
+	complete bool
+	counted  bool // size is part of store.total
 }
 
-// Add makes an empty layer with one use.
+// Add makes an empty layer with one use. It is measured later.
 func (s *Store) Add() (*Layer, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.add()
+}
+
+// Reserve makes an empty layer for changes of a known size, with one use. If all layers would then have
+// more than limit bytes (0: no limit), the error is a FullError.
+func (s *Store) Reserve(size Size, limit int64) (*Layer, error) {
+	if limit > 0 {
+		s.measure()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if bytes := s.total.Bytes + size.Bytes; limit > 0 && bytes > limit {
+		return nil, &FullError{Dir: s.Dir, Bytes: bytes, Limit: limit}
+	}
+	l, err := s.add()
+	if err != nil {
+		return nil, err
+	}
+	l.measured.Do(func() { l.size = size })
+	l.count()
+	return l, nil
+}
+
+// add must be called with mu held.
+func (s *Store) add() (*Layer, error) {
 	if s.next == 0 {
 		if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 			return nil, err
@@ -76,6 +121,32 @@ func (s *Store) Use(id string) *Layer {
 	return l
 }
 
+// Total returns the size of the layers that are measured, and measures the others in the background.
+func (s *Store) Total() Size {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.unmeasured) > 0 && !s.measuring {
+		s.measuring = true
+		go func() {
+			s.measure()
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.measuring = false
+		}()
+	}
+	return s.total
+}
+
+// measure measures all layers that are not.
+func (s *Store) measure() {
+	s.mu.Lock()
+	all := slices.Collect(maps.Keys(s.unmeasured))
+	s.mu.Unlock()
+	for _, l := range all {
+		_, _ = l.Size() // a layer that nobody uses any longer may be gone
+	}
+}
+
 // Dir returns the directory of the layer.
 func (l *Layer) Dir() string { return filepath.Join(l.store.Dir, l.ID) }
 
@@ -88,6 +159,16 @@ func (l *Layer) AddPart(n int) {
 	slices.Sort(l.parts)
 }
 
+// Complete records that nothing more is added to the layer: now it can be measured.
+func (l *Layer) Complete() {
+	l.store.mu.Lock()
+	defer l.store.mu.Unlock()
+	if !l.complete && !l.counted {
+		l.store.unmeasured[l] = struct{}{}
+	}
+	l.complete = true
+}
+
 // Parts returns the numbers of the directories that the layer changes, ascending.
 func (l *Layer) Parts() []int { return l.parts }
 
@@ -98,13 +179,23 @@ func (l *Layer) Size() (Size, error) {
 			size, err := Measure(l.Path(n), Bound{})
 			if err != nil {
 				l.err = fmt.Errorf("layer %s: %w", l.ID, err)
-				return
+				break
 			}
-			l.size.Entries += size.Entries
-			l.size.Bytes += size.Bytes
+			l.size = l.size.Plus(size)
+		}
+		l.store.mu.Lock()
+		defer l.store.mu.Unlock()
+		delete(l.store.unmeasured, l)
+		if l.uses > 0 {
+			l.count()
 		}
 	})
 	return l.size, l.err
+}
+
+// count must be called with store.mu held.
+func (l *Layer) count() {
+	l.counted, l.store.total = true, l.store.total.Plus(l.size)
 }
 
 // Stack is the layers below a slot, the oldest first.
@@ -141,6 +232,7 @@ func (s Stack) Release() error {
 		unused := l.uses == 0
 		if unused {
 			delete(l.store.all, l.ID)
+			l.forget()
 		}
 		l.store.mu.Unlock()
 		if unused {
@@ -150,4 +242,13 @@ func (s Stack) Release() error {
 		}
 	}
 	return errors.Join(problems...)
+}
+
+// forget must be called with store.mu held.
+func (l *Layer) forget() {
+	delete(l.store.unmeasured, l)
+	if l.counted {
+		l.store.total.Entries -= l.size.Entries
+		l.store.total.Bytes -= l.size.Bytes
+	}
 }

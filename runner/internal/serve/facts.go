@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"encoding/binary"
 	"os"
 	"runtime"
 	"strconv"
@@ -48,6 +49,16 @@ func (s *Server) Facts() any {
 	f.Memory.Runner = s.memory.Stats()
 	f.Hostname, _ = os.Hostname()
 	return f
+}
+
+// Report returns the figures of the runner's memory, and the entries and bytes of the layers, as six
+// numbers of 64 bits.
+func (s *Server) Report() (report []byte) {
+	memory, stored := s.memory.Stats(), s.slots.LayersSize()
+	for _, n := range []int64{memory.Limit, memory.Used, memory.Peak, memory.Dropped, int64(stored.Entries), stored.Bytes} {
+		report = binary.BigEndian.AppendUint64(report, uint64(max(0, n)))
+	}
+	return report
 }
 
 // unlimited is the value of cgroup v1, rounded down by page size, for no limit.

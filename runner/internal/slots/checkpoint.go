@@ -63,8 +63,9 @@ func (l *SlotLayers) check(ctx context.Context, agent *link.Agent) error {
 
 // Copy copies the changes of the agent's slot into a new layer, and returns the slot's layers with it
 // on top, each with one more use. Without changes there is no new layer. Beyond the bound the error is
-// layers.ErrTooLarge.
-func (l *SlotLayers) Copy(ctx context.Context, agent *link.Agent, bound layers.Bound) (layers.Stack, error) {
+// layers.ErrTooLarge. All layers of the sandbox together may have limit bytes; 0 for no limit.
+func (l *SlotLayers) Copy(ctx context.Context, agent *link.Agent, bound layers.Bound, limit int64) (layers.Stack,
+	error) {
 	s := l.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,19 +82,13 @@ func (l *SlotLayers) Copy(ctx context.Context, agent *link.Agent, bound layers.B
 	if err := checkDepth(s.stack); err != nil {
 		return nil, err
 	}
-	left := bound
-	for _, n := range changed { // a copy that is given up costs its time
-		size, err := layers.Measure(s.setup.View.Upper(n), left)
-		if err == nil {
-			err = spend(&left, bound, size)
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
-	layer, err := s.addLayer()
+	size, err := s.measure(changed, bound) // a copy that is given up costs its time
 	if err != nil {
 		return nil, err
+	}
+	layer, err := s.m.layers.Reserve(size, limit)
+	if err != nil {
+		return nil, s.roomError(err)
 	}
 	for _, n := range changed {
 		if err := layers.Copy(ctx, s.setup.View.Upper(n), layer.Path(n), bound); err != nil {
@@ -101,7 +96,69 @@ func (l *SlotLayers) Copy(ctx context.Context, agent *link.Agent, bound layers.B
 		}
 		layer.AddPart(n)
 	}
+	layer.Complete()
 	return s.stack.Use().With(layer), nil
+}
+
+// Freeze is a freeze that is prepared: it needs no more room on the disk.
+type Freeze struct {
+	l     *SlotLayers
+	agent *link.Agent
+	layer *layers.Layer
+	next  string // the directory of the slot's further changes
+}
+
+// PrepareFreeze makes the directories of a freeze, while nothing has ended yet. With a limit it measures
+// the slot's changes, whose processes must be stopped: all layers of the sandbox together may have limit
+// bytes. Run or Discard must follow.
+func (l *SlotLayers) PrepareFreeze(ctx context.Context, agent *link.Agent, limit int64) (*Freeze, error) {
+	s := l.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := l.check(ctx, agent); err != nil {
+		return nil, err
+	}
+	if err := checkDepth(s.stack); err != nil {
+		return nil, err
+	}
+	f := &Freeze{l: l, agent: agent, next: filepath.Join(s.dir, "next")}
+	if err := os.Mkdir(f.next, 0o700); err != nil {
+		return nil, ipc.OSError("checkpoint", f.next, err)
+	}
+	var err error
+	if f.layer, err = s.reserve(limit); err != nil {
+		return nil, errors.Join(s.roomError(err), os.Remove(f.next))
+	}
+	return f, nil
+}
+
+// reserve makes an empty layer for all changes of the slot.
+func (s *slot) reserve(limit int64) (*layers.Layer, error) {
+	if limit == 0 {
+		return s.m.layers.Add()
+	}
+	changed, err := s.setup.View.FindChanges()
+	if err != nil {
+		return nil, err
+	}
+	size, err := s.measure(changed, layers.Bound{})
+	if err != nil {
+		return nil, err
+	}
+	return s.m.layers.Reserve(size, limit)
+}
+
+// Discard removes what a freeze that does not take place has made.
+func (f *Freeze) Discard() error {
+	s := f.l.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return f.discard()
+}
+
+func (f *Freeze) discard() error {
+	_ = os.Remove(f.next) // a reset has removed it
+	return layers.Stack{f.layer}.Release()
 }
 
 // Frozen is the result of a freeze.
@@ -111,38 +168,32 @@ type Frozen struct {
 	Copied bool // a file was open elsewhere
 }
 
-// Freeze ends everything in the slot of the agent old, makes its changes a layer and starts a new
-// agent, whose commands start in workdir. swap gets the new agent before anyone else does.
-func (l *SlotLayers) Freeze(ctx context.Context, old *link.Agent, workdir string, swap func(*link.Agent)) (Frozen,
-	error) {
-	s := l.s
+// Run ends everything in the slot, makes its changes a layer and starts a new agent, whose commands
+// start in workdir. swap gets the new agent before anyone else does.
+func (f *Freeze) Run(ctx context.Context, workdir string, swap func(*link.Agent)) (Frozen, error) {
+	s := f.l.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := l.check(ctx, old); err != nil {
-		return Frozen{}, err
+	if err := f.l.check(ctx, f.agent); err != nil {
+		return Frozen{}, errors.Join(err, f.discard())
 	}
-	// What needs room on the disk comes first: nothing has ended yet.
-	layer, next, err := l.prepareFreeze()
-	if err != nil {
-		return Frozen{}, err
-	}
-	defer func() { _ = os.Remove(next) }() // if it is still there
-	ctx = context.WithoutCancel(ctx)       // a freeze is not cancelled halfway
-	f := Frozen{Killed: s.end(ctx)}
-	if f.Killed.Left > 0 {
-		err = fmt.Errorf("%d processes of the slot are left", f.Killed.Left)
+	ctx = context.WithoutCancel(ctx) // a freeze is not cancelled halfway
+	result := Frozen{Killed: s.end(ctx)}
+	var err error
+	if result.Killed.Left > 0 {
+		err = fmt.Errorf("%d processes of the slot are left", result.Killed.Left)
 	} else {
-		err = l.freezeUppers(layer, next)
+		err = f.moveUppers()
 	}
 	if err != nil {
-		return f, s.giveUp(errors.Join(err, layers.Stack{layer}.Release()))
+		return result, s.giveUp(errors.Join(err, f.discard()))
 	}
-	if len(layer.Parts()) == 0 {
-		err = layers.Stack{layer}.Release()
+	if len(f.layer.Parts()) == 0 {
+		err = layers.Stack{f.layer}.Release()
 	} else {
-		s.changeStack(s.stack.With(layer))
-		for _, n := range layer.Parts() {
-			s.setup.View.Frozen = append(s.setup.View.Frozen, layer.Path(n))
+		s.changeStack(s.stack.With(f.layer))
+		for _, n := range f.layer.Parts() {
+			s.setup.View.Frozen = append(s.setup.View.Frozen, f.layer.Path(n))
 		}
 	}
 	adopt := func(agent *link.Agent) {
@@ -151,17 +202,17 @@ func (l *SlotLayers) Freeze(ctx context.Context, old *link.Agent, workdir string
 	}
 	_, startErr := s.start(ctx, adopt)
 	if startErr != nil && ipc.AsError(startErr).Kind == isolation.InUse {
-		f.Copied = true
-		if startErr = l.replaceTop(ctx); startErr != nil {
-			return f, s.giveUp(startErr)
+		result.Copied = true
+		if startErr = f.l.replaceTop(ctx); startErr != nil {
+			return result, s.giveUp(startErr)
 		}
 		_, startErr = s.start(ctx, adopt)
 	}
 	if err = errors.Join(err, startErr); err != nil {
-		return f, err
+		return result, err
 	}
-	f.Stack = s.stack.Use()
-	return f, nil
+	result.Stack = s.stack.Use()
+	return result, nil
 }
 
 // giveUp makes the slot unusable until its reset, because nobody can prove what it holds.
@@ -172,51 +223,51 @@ func (s *slot) giveUp(why error) error {
 	return s.deathError
 }
 
-// prepareFreeze makes the directories for a new layer and for the slot's further changes.
-func (l *SlotLayers) prepareFreeze() (layer *layers.Layer, next string, err error) {
-	s := l.s
-	if err := checkDepth(s.stack); err != nil {
-		return nil, "", err
+// measure returns the size of the slot's changes to these directories of the image.
+func (s *slot) measure(changed []int, bound layers.Bound) (total layers.Size, err error) {
+	left := bound
+	for _, n := range changed {
+		size, err := layers.Measure(s.setup.View.Upper(n), left)
+		if err == nil {
+			err = spend(&left, bound, size)
+		}
+		if err != nil {
+			return total, err
+		}
+		total = total.Plus(size)
 	}
-	next = filepath.Join(s.dir, "next")
-	if err := os.Mkdir(next, 0o700); err != nil {
-		return nil, "", ipc.OSError("checkpoint", next, err)
-	}
-	if layer, err = s.addLayer(); err != nil {
-		return nil, "", errors.Join(err, os.Remove(next))
-	}
-	return layer, next, nil
+	return total, nil
 }
 
-// addLayer makes an empty layer with one use.
-func (s *slot) addLayer() (*layers.Layer, error) {
-	layer, err := s.m.layers.Add()
-	if err != nil {
-		return nil, ipc.OSError("checkpoint", s.m.layers.Dir, err)
+// roomError is the error for a layer that cannot be made.
+func (s *slot) roomError(err error) error {
+	if full := new(layers.FullError); errors.As(err, &full) {
+		return err
 	}
-	return layer, nil
+	return ipc.OSError("checkpoint", s.m.layers.Dir, err)
 }
 
-// freezeUppers moves the changes of an ended slot into a layer, and puts the empty directory next in
-// their place.
-func (l *SlotLayers) freezeUppers(layer *layers.Layer, next string) error {
-	s := l.s
+// moveUppers moves the changes of an ended slot into the layer, and puts an empty directory in their
+// place.
+func (f *Freeze) moveUppers() error {
+	s := f.l.s
 	changed, err := s.setup.View.FindChanges()
 	if err != nil {
 		return err
 	}
 	for _, n := range changed {
-		if err := os.Rename(s.setup.View.Upper(n), layer.Path(n)); err != nil {
+		if err := os.Rename(s.setup.View.Upper(n), f.layer.Path(n)); err != nil {
 			return err
 		}
-		layer.AddPart(n)
+		f.layer.AddPart(n)
 	}
+	f.layer.Complete()
 	waste, err := s.m.trash.Discard(s.setup.View.Layer)
 	if err != nil {
 		return err
 	}
 	s.waste = append(s.waste, waste)
-	return os.Rename(next, s.setup.View.Layer)
+	return os.Rename(f.next, s.setup.View.Layer)
 }
 
 // replaceTop replaces the topmost layer, to which somebody can still write, by a copy.
@@ -224,7 +275,7 @@ func (l *SlotLayers) replaceTop(ctx context.Context) error {
 	s := l.s
 	last := len(s.stack) - 1
 	open := s.stack[last]
-	layer, err := s.addLayer()
+	layer, err := s.m.layers.Add()
 	if err != nil {
 		return err
 	}
@@ -234,6 +285,7 @@ func (l *SlotLayers) replaceTop(ctx context.Context) error {
 		}
 		layer.AddPart(n)
 	}
+	layer.Complete()
 	s.changeStack(s.stack[:last:last].With(layer))
 	s.setup.View.Frozen = nil
 	return layers.Stack{open}.Release()
@@ -324,3 +376,7 @@ func newLayerStore(m *Manager) *layers.Store {
 		return err
 	})
 }
+
+// LayersSize returns the size of the layers of all checkpoints and slots, without those that are not
+// measured yet.
+func (m *Manager) LayersSize() layers.Size { return m.layers.Total() }

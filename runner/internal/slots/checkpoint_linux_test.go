@@ -27,12 +27,20 @@ func (b *sandbox) layered(slot string) *SlotLayers {
 // tryCopy copies with the running agent of a slot.
 func (b *sandbox) tryCopy(slot string, bound layers.Bound) (layers.Stack, error) {
 	b.t.Helper()
-	return b.layered(slot).Copy(context.Background(), b.agentOf(slot), bound)
+	return b.layered(slot).Copy(context.Background(), b.agentOf(slot), bound, 0)
 }
 
 func (b *sandbox) tryFreeze(slot string) (Frozen, error) {
 	b.t.Helper()
-	return b.layered(slot).Freeze(context.Background(), b.agentOf(slot), "/workspace", func(*link.Agent) {})
+	return freezeAgent(context.Background(), b.layered(slot), b.agentOf(slot), func(*link.Agent) {})
+}
+
+func freezeAgent(ctx context.Context, l *SlotLayers, agent *link.Agent, swap func(*link.Agent)) (Frozen, error) {
+	f, err := l.PrepareFreeze(ctx, agent, 0)
+	if err != nil {
+		return Frozen{}, err
+	}
+	return f.Run(ctx, "/workspace", swap)
 }
 
 func (b *sandbox) agentOf(slot string) *link.Agent {
@@ -372,6 +380,7 @@ func TestInTheSandboxStackHasALimit(t *testing.T) {
 			t.Fatal(err)
 		}
 		layer.AddPart(0)
+		layer.Complete()
 		stack = stack.With(layer)
 	}
 	b.restore("a", stack)
@@ -411,11 +420,11 @@ func TestInTheSandboxCheckpointNeverTouchesAResetSlot(t *testing.T) {
 	ctx := context.Background()
 	for name, try := range map[string]func(*SlotLayers, *link.Agent) error{
 		"copy": func(l *SlotLayers, agent *link.Agent) error {
-			_, err := l.Copy(ctx, agent, layers.Bound{})
+			_, err := l.Copy(ctx, agent, layers.Bound{}, 0)
 			return err
 		},
 		"freeze": func(l *SlotLayers, agent *link.Agent) error {
-			_, err := l.Freeze(ctx, agent, "/workspace", func(*link.Agent) { t.Error("the next holder's agent") })
+			_, err := freezeAgent(ctx, l, agent, func(*link.Agent) { t.Error("the next holder's agent") })
 			return err
 		},
 	} {
@@ -450,10 +459,10 @@ func TestInTheSandboxCanceledCheckpointChangesNothing(t *testing.T) {
 	b.sh("a", "echo > /workspace/file; sleep 1000 >/dev/null 2>&1 &")
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := b.layered("a").Copy(ctx, b.agentOf("a"), layers.Bound{}); !errors.Is(err, context.Canceled) {
+	if _, err := b.layered("a").Copy(ctx, b.agentOf("a"), layers.Bound{}, 0); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	_, err := b.layered("a").Freeze(ctx, b.agentOf("a"), "/workspace", func(*link.Agent) { t.Error("a new agent") })
+	_, err := freezeAgent(ctx, b.layered("a"), b.agentOf("a"), func(*link.Agent) { t.Error("a new agent") })
 	if !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}

@@ -9,12 +9,12 @@ import (
 
 // Sizes of the protocol, in bytes.
 const (
-	HeaderSize      = 16
-	MaxPayload      = 65536
-	PositionSize    = 8
-	MaxData         = MaxPayload - PositionSize
-	MaxMessage      = 32 << 20
-	MemoryStatsSize = 32
+	HeaderSize   = 16
+	MaxPayload   = 65536
+	PositionSize = 8
+	MaxData      = MaxPayload - PositionSize
+	MaxMessage   = 32 << 20
+	ReportSize   = 6 * 8 // of an answered KEEPALIVE
 )
 
 // Type is the type of a frame.
@@ -78,7 +78,7 @@ var shapes = map[Type]shape{
 	Cancel:    {},
 	Resume:    {min: PositionSize, max: PositionSize},
 	Resumed:   {min: PositionSize + 1, max: PositionSize + 1},
-	Keepalive: {max: MemoryStatsSize, connection: true},
+	Keepalive: {max: ReportSize, connection: true},
 	Goodbye:   {min: 2, max: MaxPayload, connection: true},
 }
 

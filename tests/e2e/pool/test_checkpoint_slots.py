@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import anyio
 import pytest
 
 from hermes_exec import ConfigError, Limits, SandboxPool, SlotClosed, tools
+from hermes_exec.slot.checkpoint import ProcessPolicy
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.docker]
@@ -56,6 +59,32 @@ async def test_limits_hold_in_forks_and_after_a_restore(pool_of: Factory) -> Non
     async with pool_of(slot_limits=Limits(disk_mb=50)) as pool, pool.slot() as slot:
         with pytest.raises(ConfigError, match="disk_mb"):
             await slot.checkpoint()
+
+
+async def test_limit_of_the_disk_of_checkpoints(pool_of: Factory) -> None:
+    options = {"checkpoint_disk_mb": 20, "lease_s": 1.2}
+    async with pool_of(**options) as pool, pool.slot() as slot, pool.slot() as other:
+        fill = "head -c 12000000 /dev/urandom > big"
+        for each in (slot, other):
+            await each.run(fill, check=True)
+        process = await slot.spawn("while :; do date > now; sleep 0.01; done")
+        checkpoint = await slot.checkpoint()
+        with anyio.fail_after(20):
+            while pool.stats().layers[slot.sandbox].bytes < 12_000_000:  # noqa: ASYNC110 - keepalives have no event
+                await anyio.sleep(0.05)
+        await slot.run("echo small > more", check=True)
+        for policy in get_args(ProcessPolicy)[::2]:
+            for each in (slot, other):
+                with pytest.raises(OSError, match=r"at most 20\.0 are allowed.*larger checkpoint_disk_mb") as caught:
+                    await each.checkpoint(processes=policy)
+                assert caught.value.errno == errno.ENOSPC
+                assert str(caught.value.filename).endswith("layers")
+        assert process.exit_code is None
+        assert (await other.run("stat -c %s big")).stdout == "12000000\n"
+        await checkpoint.drop()
+        async with await other.checkpoint() as second, pool.slot(from_=second) as fork:
+            assert (await fork.run("stat -c %s big")).stdout == "12000000\n"
+        await until(lambda: pool.stats().layers[slot.sandbox].bytes == 0)
 
 
 async def test_code_kernel_ends_with_a_restore_and_says_so(docker_image: Image) -> None:

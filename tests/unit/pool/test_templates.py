@@ -60,6 +60,7 @@ def test_profiles_that_differ_only_in_the_slot_are_one_template() -> None:
         {"idle_timeout_s": 1.0},
         {"max_lifetime_s": 1.0},
         {"runner_memory_mb": 32},
+        {"checkpoint_disk_mb": 32},
         {"backend_options": {"readonly_paths": ["/opt"]}},
     ],
 )
