@@ -250,10 +250,20 @@ func (r *Runner) slotRestore(c *channel.Conversation, params json.RawMessage) (a
 	if err != nil {
 		return nil, err
 	}
-	r.EndSlot(p.Slot, command.ErrSlotClosed)
+	if err := r.RenewSlot(p.Slot, c.ID); err != nil {
+		return nil, err
+	}
+	var agent *link.Agent
+	adopt := func(renewed *link.Agent) {
+		agent = renewed
+		agent.SetWorkdir(string(cp.result.Workdir))
+		if p.Begin {
+			r.release(r.checkpoints.setBegin(p.Slot, cp))
+		}
+	}
 	result := restoreResult{Sessions: map[string]sessions.Place{}, Workdir: cp.result.Workdir}
 	// A restore that has begun is finished, even if the call is cancelled.
-	result.ResetResult, err = layered.Restore(r.ctx, cp.stack.Use(), string(cp.result.Workdir))
+	result.ResetResult, err = layered.Restore(r.ctx, c.ID, cp.stack.Use(), adopt)
 	if err != nil || !result.Clean {
 		return result, err
 	}
@@ -261,11 +271,11 @@ func (r *Runner) slotRestore(c *channel.Conversation, params json.RawMessage) (a
 	if err != nil {
 		return nil, err
 	}
+	if scope.Agent() != agent {
+		return nil, command.ErrSlotClosed
+	}
 	if result.Sessions, err = r.sessions.Continue(scope, cp.sessions, c.ID); err != nil {
 		return nil, err
-	}
-	if p.Begin {
-		r.release(r.checkpoints.setBegin(p.Slot, cp))
 	}
 	return result, nil
 }

@@ -149,7 +149,7 @@ func TestInTheSandboxWritingProcessGoesOnBesideACheckpoint(t *testing.T) {
 	s := openSandbox(t, "a", "b")
 	id, _ := s.Spawn(testdriver.Shell("a", "i=0; while :; do i=$((i+1)); echo $i > /workspace/next; mv /workspace/next /workspace/count; done"))
 	stopped, _ := s.Spawn(testdriver.Shell("a", "kill -STOP $$; touch /workspace/woken"))
-	s.out("a", "until [ -s count ] && ps -eo stat | grep -q T; do :; done")
+	s.out("a", "until [ -s count ] && ps -eo stat= | grep -q T; do :; done")
 	busy := s.Fails("busy", "slot.checkpoint", testdriver.Params{"slot": "a", "checkpoint": "r", "processes": "refuse"})
 	if detail, _ := json.Marshal(busy.Detail); !strings.Contains(string(detail), "count") {
 		t.Errorf("%s", detail)
@@ -288,12 +288,67 @@ func TestInTheSandboxCanceledCopyLeavesNothing(t *testing.T) {
 	s.checkpoint("a", "cp", "keep")
 }
 
+// A restore that was given up may begin after the reset for the next holder.
+func TestInTheSandboxOvertakenRestoreTouchesNothing(t *testing.T) {
+	s := openSandbox(t, "a")
+	s.out("a", "echo first > file")
+	s.checkpoint("a", "cp", "keep")
+	s.Next++
+	late := testdriver.NewTalk(s.Driver, s.Next)
+	s.Talks[late.ID] = late
+	s.Call("slot.reset", testdriver.Params{"slot": "a"}, nil)
+	under := s.Begin("exec.run", testdriver.Shell("a", "echo > next; mkfifo go; cat go"), 1<<20)
+	s.out("a", "until [ -p go ]; do :; done")
+	p := testdriver.Params{"slot": "a", "checkpoint": "cp", "begin": true}
+	s.Write(testdriver.EncodeRequest(late.ID, "slot.restore", p, 1<<20))
+	if err := late.Finish(nil); err == nil || err.Kind != "slot_closed" {
+		t.Errorf("%+v", err)
+	}
+	s.out("a", "echo goes on > go")
+	if err := under.Finish(nil); err != nil || string(under.Bytes(1)) != "goes on\n" {
+		t.Errorf("%+v %q", err, under.Bytes(1))
+	}
+	if out := s.out("a", "ls"); out != "go\nnext" {
+		t.Errorf("%q", out)
+	}
+	s.Call("checkpoint.drop", testdriver.Params{"checkpoint": "cp"}, nil)
+	if left := s.layers(); len(left) > 0 {
+		t.Error(left)
+	}
+}
+
+// Restores and resets at the same time have the effect of the one with the highest id.
+func TestInTheSandboxLastRequestDecides(t *testing.T) {
+	s := openSandbox(t, "a")
+	s.out("a", "echo held > file")
+	s.checkpoint("a", "cp", "keep")
+	restore := testdriver.Params{"slot": "a", "checkpoint": "cp", "begin": true}
+	for n := range 20 {
+		first := s.Begin("slot.restore", restore, 1<<20)
+		time.Sleep(time.Duration(n) * time.Millisecond)
+		last := s.Begin("slot.reset", testdriver.Params{"slot": "a"}, 1<<20)
+		if err := last.Finish(nil); err != nil {
+			t.Fatal(err)
+		}
+		if out := s.out("a", "ls"); out != "" {
+			t.Errorf("after %d ms: %q", n, out)
+		}
+		if err := first.Finish(nil); err != nil && err.Kind != "slot_closed" {
+			t.Error(err)
+		}
+	}
+	s.Call("checkpoint.drop", testdriver.Params{"checkpoint": "cp"}, nil)
+	if left := s.layers(); len(left) > 0 {
+		t.Error(left)
+	}
+}
+
 // The agent stops processes as a whole: a cancel meanwhile leaves none of them stopped.
 func TestInTheSandboxCanceledPauseLeavesNoProcessStopped(t *testing.T) {
 	s := openSandbox(t, "a")
-	s.Spawn(testdriver.Shell("a", "for i in $(seq 40); do (while :; do echo $i > tick$i; sleep 0.01; done) & done; wait"))
-	s.out("a", "until [ -s tick40 ]; do :; done")
-	for n := range 30 {
+	s.Spawn(testdriver.Shell("a", "for i in $(seq 20); do (while :; do echo $i > tick$i; sleep 0.01; done) & done; wait"))
+	s.out("a", "until [ -s tick20 ]; do :; done")
+	for n := range 12 {
 		p := testdriver.Params{"slot": "a", "checkpoint": fmt.Sprint("cp", n), "processes": "keep"}
 		k := s.Begin("slot.checkpoint", p, 1<<20)
 		time.Sleep(time.Duration(n) * 200 * time.Microsecond)
@@ -301,7 +356,7 @@ func TestInTheSandboxCanceledPauseLeavesNoProcessStopped(t *testing.T) {
 		if err := k.Finish(nil); err != nil && err.Kind != "canceled" {
 			t.Fatal(err)
 		}
-		if out := s.out("a", "ps -eo stat | grep -c T || true"); out != "0" {
+		if out := s.out("a", "ps -eo stat= | grep -c T || true"); out != "0" {
 			t.Fatalf("after %d steps %s processes are stopped", n, out)
 		}
 	}

@@ -49,7 +49,7 @@ func New(ctx context.Context, manager *slots.Manager, memory *budget.Budget, log
 	}
 	memory.OnPressure(func(need int64) int64 { return r.processes.FreeMemory(need, r.countScopes()) })
 	manager.OnExit(func(_ string, e ipc.Exit) { starter.DeliverExit(e) })
-	manager.OnDeath(func(slot string, why *ipc.Error) { r.EndSlot(slot, channel.AsWire(why)) })
+	manager.OnDeath(func(slot string, why *ipc.Error) { r.endSlot(slot, channel.AsWire(why)) })
 	return r, nil
 }
 
@@ -123,15 +123,39 @@ func (r *Runner) decodeScope(c *channel.Conversation, params json.RawMessage) (*
 	return r.Scope(c.Ctx, p.Slot)
 }
 
-// EndSlot ends the scope of a slot, as at a reset. Calls under way fail with why.
-func (r *Runner) EndSlot(id string, why *wire.Error) {
+// RenewSlot ends the scope of a slot for the request with a number, which resets, restores or destroys
+// the slot next. If a later request has begun to do that, the slot may have another holder: then it
+// returns slot_closed, and does nothing.
+func (r *Runner) RenewSlot(id string, request uint64) error {
+	r.mu.Lock()
+	scope := r.scopes[id] // before Renew: a scope that is made later may be that of the next holder
+	r.mu.Unlock()
+	if err := r.slots.Renew(id, request); err != nil {
+		return err
+	}
+	r.closeScope(id, scope, command.ErrSlotClosed)
+	return nil
+}
+
+// endSlot ends the scope of a slot. Calls under way fail with why.
+func (r *Runner) endSlot(id string, why *wire.Error) {
 	r.mu.Lock()
 	scope := r.scopes[id]
-	delete(r.scopes, id)
 	r.mu.Unlock()
-	if scope != nil {
-		endScope(r, scope, why)
+	r.closeScope(id, scope, why)
+}
+
+// closeScope ends a scope of a slot, if it is not nil.
+func (r *Runner) closeScope(id string, scope *command.Scope, why *wire.Error) {
+	if scope == nil {
+		return
 	}
+	r.mu.Lock()
+	if r.scopes[id] == scope {
+		delete(r.scopes, id)
+	}
+	r.mu.Unlock()
+	endScope(r, scope, why)
 }
 
 func endScope(r *Runner, scope *command.Scope, why *wire.Error) {

@@ -60,10 +60,13 @@ func (s *Server) slotReset(c *channel.Conversation, params json.RawMessage) (any
 	if err := channel.Decode(params, &p); err != nil {
 		return nil, err
 	}
-	s.exec.EndSlot(p.Slot, command.ErrSlotClosed)
-	s.exec.ForgetBegin(p.Slot)
+	if err := s.exec.RenewSlot(p.Slot, c.ID); err != nil {
+		return nil, err
+	}
 	// A reset that has begun is finished, even if the call is cancelled.
-	return s.slots.Reset(s.ctx, p.Slot)
+	result, err := s.slots.Reset(s.ctx, p.Slot)
+	s.exec.ForgetBegin(p.Slot) // afterwards: a restore may have been under way
+	return result, err
 }
 
 func (s *Server) slotDestroy(c *channel.Conversation, params json.RawMessage) (any, error) {
@@ -71,9 +74,11 @@ func (s *Server) slotDestroy(c *channel.Conversation, params json.RawMessage) (a
 	if err := channel.Decode(params, &p); err != nil {
 		return nil, err
 	}
-	s.exec.EndSlot(p.Slot, command.ErrSlotClosed)
-	s.exec.ForgetBegin(p.Slot)
+	if err := s.exec.RenewSlot(p.Slot, c.ID); err != nil {
+		return nil, err
+	}
 	receipt, err := s.slots.Destroy(s.ctx, p.Slot)
+	s.exec.ForgetBegin(p.Slot)
 	return command.KillResult(receipt), err
 }
 

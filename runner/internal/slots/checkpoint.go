@@ -315,14 +315,18 @@ func spend(left *layers.Bound, bound layers.Bound, size layers.Size) error {
 	return nil
 }
 
-// Restore resets the slot and sets it to a stack, of which it takes over a use of each layer.
-// Commands then start in workdir.
-func (l *SlotLayers) Restore(ctx context.Context, stack layers.Stack, workdir string) (ResetResult, error) {
+// Restore resets the slot and sets it to a stack, of which it takes over a use of each layer, for a
+// request of which Renew knows. adopt gets the new agent before anyone else does.
+func (l *SlotLayers) Restore(ctx context.Context, request uint64, stack layers.Stack,
+	adopt func(*link.Agent)) (ResetResult, error) {
 	s := l.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.gone {
 		return ResetResult{}, errors.Join(failure("no_slot", "no slot %q", s.id), stack.Release())
+	}
+	if !s.m.isLatest(s.id, request) {
+		return ResetResult{}, errors.Join(errOvertaken, stack.Release())
 	}
 	result := s.reset(ctx)
 	if !result.Clean {
@@ -331,7 +335,7 @@ func (l *SlotLayers) Restore(ctx context.Context, stack layers.Stack, workdir st
 	if err := s.setStack(stack); err != nil {
 		return result, err
 	}
-	_, err := s.start(ctx, func(agent *link.Agent) { agent.SetWorkdir(workdir) })
+	_, err := s.start(ctx, adopt)
 	return result, err
 }
 
