@@ -250,7 +250,7 @@ func (r *Runner) slotRestore(c *channel.Conversation, params json.RawMessage) (a
 	if err != nil {
 		return nil, err
 	}
-	if err := r.RenewSlot(p.Slot, c.ID); err != nil {
+	if err := RenewSlot(r, p.Slot, c.ID); err != nil {
 		return nil, err
 	}
 	var agent *link.Agent

@@ -126,14 +126,14 @@ func (r *Runner) decodeScope(c *channel.Conversation, params json.RawMessage) (*
 // RenewSlot ends the scope of a slot for the request with a number, which resets, restores or destroys
 // the slot next. If a later request has begun to do that, the slot may have another holder: then it
 // returns slot_closed, and does nothing.
-func (r *Runner) RenewSlot(id string, request uint64) error {
+func RenewSlot(r *Runner, id string, request uint64) error {
 	r.mu.Lock()
 	scope := r.scopes[id] // before Renew: a scope that is made later may be that of the next holder
 	r.mu.Unlock()
-	if err := r.slots.Renew(id, request); err != nil {
+	if err := slots.Renew(r.slots, id, request); err != nil {
 		return err
 	}
-	r.closeScope(id, scope, command.ErrSlotClosed)
+	closeScope(r, id, scope, command.ErrSlotClosed)
 	return nil
 }
 
@@ -142,11 +142,11 @@ func (r *Runner) endSlot(id string, why *wire.Error) {
 	r.mu.Lock()
 	scope := r.scopes[id]
 	r.mu.Unlock()
-	r.closeScope(id, scope, why)
+	closeScope(r, id, scope, why)
 }
 
 // closeScope ends a scope of a slot, if it is not nil.
-func (r *Runner) closeScope(id string, scope *command.Scope, why *wire.Error) {
+func closeScope(r *Runner, id string, scope *command.Scope, why *wire.Error) {
 	if scope == nil {
 		return
 	}

@@ -10,6 +10,7 @@ import (
 	"hermes-exec/runner/internal/bounded"
 	"hermes-exec/runner/internal/budget"
 	"hermes-exec/runner/internal/channel"
+	"hermes-exec/runner/internal/slots"
 )
 
 type sandboxFacts struct {
@@ -54,7 +55,7 @@ func (s *Server) Facts() any {
 // Report returns the figures of the runner's memory, and the entries and bytes of the layers, as six
 // numbers of 64 bits.
 func (s *Server) Report() (report []byte) {
-	memory, stored := s.memory.Stats(), s.slots.LayersSize()
+	memory, stored := s.memory.Stats(), slots.LayersSize(s.slots)
 	for _, n := range []int64{memory.Limit, memory.Used, memory.Peak, memory.Dropped, int64(stored.Entries), stored.Bytes} {
 		report = binary.BigEndian.AppendUint64(report, uint64(max(0, n)))
 	}

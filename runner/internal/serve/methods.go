@@ -2,6 +2,7 @@ package serve
 
 import (
 	"encoding/json"
+	"time"
 
 	"hermes-exec/runner/internal/channel"
 	"hermes-exec/runner/internal/command"
@@ -34,6 +35,9 @@ func init() {
 	}
 }
 
+// shutdownDelay is how long the answer to sandbox.shutdown has to leave.
+const shutdownDelay = 100 * time.Millisecond
+
 type slotParams struct {
 	Slot string `json:"slot"`
 }
@@ -60,7 +64,7 @@ func (s *Server) slotReset(c *channel.Conversation, params json.RawMessage) (any
 	if err := channel.Decode(params, &p); err != nil {
 		return nil, err
 	}
-	if err := s.exec.RenewSlot(p.Slot, c.ID); err != nil {
+	if err := exec.RenewSlot(s.exec, p.Slot, c.ID); err != nil {
 		return nil, err
 	}
 	// A reset that has begun is finished, even if the call is cancelled.
@@ -74,7 +78,7 @@ func (s *Server) slotDestroy(c *channel.Conversation, params json.RawMessage) (a
 	if err := channel.Decode(params, &p); err != nil {
 		return nil, err
 	}
-	if err := s.exec.RenewSlot(p.Slot, c.ID); err != nil {
+	if err := exec.RenewSlot(s.exec, p.Slot, c.ID); err != nil {
 		return nil, err
 	}
 	receipt, err := s.slots.Destroy(s.ctx, p.Slot)
@@ -108,6 +112,9 @@ func (s *Server) sandboxInfo(*channel.Conversation, json.RawMessage) (any, error
 }
 
 func (s *Server) sandboxShutdown(*channel.Conversation, json.RawMessage) (any, error) {
-	s.shutdownSoon()
+	go func() {
+		time.Sleep(shutdownDelay)
+		s.End("shutdown", "the driver requested it")
+	}()
 	return nil, nil
 }

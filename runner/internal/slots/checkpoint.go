@@ -82,13 +82,13 @@ func (l *SlotLayers) Copy(ctx context.Context, agent *link.Agent, bound layers.B
 	if err := checkDepth(s.stack); err != nil {
 		return nil, err
 	}
-	size, err := s.measure(changed, bound) // a copy that is given up costs its time
+	size, err := measure(s.setup.View, changed, bound) // a copy that is given up costs its time
 	if err != nil {
 		return nil, err
 	}
 	layer, err := s.m.layers.Reserve(size, limit)
 	if err != nil {
-		return nil, s.roomError(err)
+		return nil, roomError(s.m.layers, err)
 	}
 	for _, n := range changed {
 		if err := layers.Copy(ctx, s.setup.View.Upper(n), layer.Path(n), bound); err != nil {
@@ -127,7 +127,7 @@ func (l *SlotLayers) PrepareFreeze(ctx context.Context, agent *link.Agent, limit
 	}
 	var err error
 	if f.layer, err = s.reserve(limit); err != nil {
-		return nil, errors.Join(s.roomError(err), os.Remove(f.next))
+		return nil, errors.Join(roomError(s.m.layers, err), os.Remove(f.next))
 	}
 	return f, nil
 }
@@ -141,7 +141,7 @@ func (s *slot) reserve(limit int64) (*layers.Layer, error) {
 	if err != nil {
 		return nil, err
 	}
-	size, err := s.measure(changed, layers.Bound{})
+	size, err := measure(s.setup.View, changed, layers.Bound{})
 	if err != nil {
 		return nil, err
 	}
@@ -223,11 +223,11 @@ func (s *slot) giveUp(why error) error {
 	return s.deathError
 }
 
-// measure returns the size of the slot's changes to these directories of the image.
-func (s *slot) measure(changed []int, bound layers.Bound) (total layers.Size, err error) {
+// measure returns the size of a slot's changes to these directories of the image.
+func measure(view rootfs.View, changed []int, bound layers.Bound) (total layers.Size, err error) {
 	left := bound
 	for _, n := range changed {
-		size, err := layers.Measure(s.setup.View.Upper(n), left)
+		size, err := layers.Measure(view.Upper(n), left)
 		if err == nil {
 			err = spend(&left, bound, size)
 		}
@@ -240,11 +240,11 @@ func (s *slot) measure(changed []int, bound layers.Bound) (total layers.Size, er
 }
 
 // roomError is the error for a layer that cannot be made.
-func (s *slot) roomError(err error) error {
+func roomError(store *layers.Store, err error) error {
 	if full := new(layers.FullError); errors.As(err, &full) {
 		return err
 	}
-	return ipc.OSError("checkpoint", s.m.layers.Dir, err)
+	return ipc.OSError("checkpoint", store.Dir, err)
 }
 
 // moveUppers moves the changes of an ended slot into the layer, and puts an empty directory in their
@@ -325,7 +325,7 @@ func (l *SlotLayers) Restore(ctx context.Context, request uint64, stack layers.S
 	if s.gone {
 		return ResetResult{}, errors.Join(failure("no_slot", "no slot %q", s.id), stack.Release())
 	}
-	if !s.m.isLatest(s.id, request) {
+	if !isLatest(s.m, s.id, request) {
 		return ResetResult{}, errors.Join(errOvertaken, stack.Release())
 	}
 	result := s.reset(ctx)
@@ -383,4 +383,4 @@ func newLayerStore(m *Manager) *layers.Store {
 
 // LayersSize returns the size of the layers of all checkpoints and slots, without those that are not
 // measured yet.
-func (m *Manager) LayersSize() layers.Size { return m.layers.Total() }
+func LayersSize(m *Manager) layers.Size { return m.layers.Total() }

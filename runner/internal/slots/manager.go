@@ -214,7 +214,7 @@ func (m *Manager) Agent(ctx context.Context, id string) (*link.Agent, error) {
 // Renew records that the request with a number begins to reset, restore or destroy a slot. The driver
 // numbers its requests in order: if one with a higher number has begun, this one was given up, the slot
 // may have another holder, and the error is slot_closed.
-func (m *Manager) Renew(id string, request uint64) error {
+func Renew(m *Manager, id string, request uint64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.last[id] > request {
@@ -229,7 +229,7 @@ func (m *Manager) Renew(id string, request uint64) error {
 var errOvertaken = failure("slot_closed", "a later request has reset the slot")
 
 // isLatest reports whether no later request has begun to renew a slot.
-func (m *Manager) isLatest(id string, request uint64) bool {
+func isLatest(m *Manager, id string, request uint64) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.last[id] <= request
