@@ -43,6 +43,15 @@ class HasDeadline(Protocol):
 
 
 @runtime_checkable
+class HasImageID(Protocol):
+    """A sandbox whose engine has an id for the contents of its image, which its name alone does not determine."""
+
+    @property
+    def image_id(self) -> str:
+        """The id; sandboxes with the same id have the same image."""
+
+
+@runtime_checkable
 class HasRoomHint(Protocol):
     """A sandbox whose files may have less room than a disk."""
 

@@ -80,20 +80,16 @@ class Queue:
     async def acquire(self, request: SlotRequest, count: int = 1) -> list[Slot]:
         """Wait for `count` slots, prepare them and return them. Raises the errors of `SandboxPool.acquire`."""
         templates = self.fleet.templates
-        sandbox: PooledSandbox | None = None
         if request.from_ is not None:
-            sandbox, request = self.checkpoints.resolve(request.from_, request, count)
+            request = self.checkpoints.resolve(request.from_, request)
         template, settings = templates.select(request.profile, request.image)
-        if sandbox is not None and template.key != sandbox.template.key:
-            raise ConfigError(
-                f"forks run in the sandbox of their checkpoint, which has slots of {sandbox.template.key} and not of "
-                f"{template.key}: leave out profile= and image=, or give a ProfileConfig with env, secrets or workdir"
-            )
+        if request.from_ is not None:
+            self.checkpoints.check_forks(request.from_, template, count)
         if not template.fitted:
             await templates.fit_gpus(request.profile, request.image)
             template, settings = templates.select(request.profile, request.image)
         with self.fleet.request(template.key):
-            return await self._acquire(request, count, template, settings, sandbox)
+            return await self._acquire(request, count, template, settings)
 
     async def _acquire(
         self,
@@ -101,15 +97,14 @@ class Queue:
         count: int,
         template: Template,
         settings: SlotSettings,
-        sandbox: PooledSandbox | None,
     ) -> list[Slot]:
         templates = self.fleet.templates
         timeout_s = validate_timeout(request.timeout_s) or template.config.acquire_timeout_s
         templates.check_room(template, count)
         templates.check_workdir(request.workdir)
         began = time.monotonic()
-        ticket = self._enter(template, slots=count, sandbox=sandbox)
-        ticket.settings, ticket.checkpoint = settings, request.from_
+        ticket = self._enter(template, slots=count, checkpoint=request.from_)
+        ticket.settings = settings
         slots: list[Slot] | None = None
         with anyio.move_on_after(timeout_s) as scope:
             try:
@@ -199,11 +194,11 @@ class Queue:
             if isinstance(action, Grant):
                 self._grant(action)
             else:
-                lost = self._tickets[action.waiter.id].checkpoint
-                error = (
-                    self._launch_error(action.waiter.template) if lost is None else self.checkpoints.loss_error(lost)
-                )
-                self._fail(action.waiter, error)
+                checkpoint = self._tickets[action.waiter.id].checkpoint
+                if checkpoint is not None and self.checkpoints.is_lost(checkpoint):
+                    self._fail(action.waiter, self.checkpoints.loss_error(checkpoint))
+                else:
+                    self._fail(action.waiter, self._launch_error(action.waiter.template))
 
     def close(self) -> None:
         """Fail all waiting requests: the pool is closed."""
@@ -214,12 +209,12 @@ class Queue:
     # Queueing.
 
     def _enter(
-        self, template: Template, *, slots: int, sandboxes: int = 0, sandbox: PooledSandbox | None = None
+        self, template: Template, *, slots: int, sandboxes: int = 0, checkpoint: Checkpoint | None = None
     ) -> Ticket:
-        only = None if sandbox is None else sandbox.record.id
+        name = None if checkpoint is None else checkpoint.id
         now = anyio.current_time()
-        waiter = self.fleet.state.enqueue(template.key, now, slots=slots, sandboxes=sandboxes, sandbox=only)
-        ticket = self._tickets[waiter.id] = Ticket(waiter)
+        waiter = self.fleet.state.enqueue(template.key, now, slots=slots, sandboxes=sandboxes, checkpoint=name)
+        ticket = self._tickets[waiter.id] = Ticket(waiter, checkpoint=checkpoint)
         return ticket
 
     def _enter_again(self, ticket: Ticket) -> None:
@@ -274,6 +269,8 @@ class Queue:
         failures: list[ExecError] = []
         sandboxes = {slot.sandbox.record.id: slot.sandbox for slot in ticket.slots}
         await _run_together(partial(self._check_sandbox, failures), sandboxes.values())
+        if request.from_ is not None and not failures:
+            await _run_together(partial(self._bring, failures, request.from_, ticket), sandboxes.values())
         if not failures:
             await _run_together(partial(self._prepare_slot, failures, request, ticket.settings), ticket.slots)
         if fatal := [error for error in failures if not isinstance(error, TRANSPORT)]:
@@ -306,6 +303,21 @@ class Queue:
             waiting_logger.warning("the machine of %s is drained: it gets no new slots", sandbox.id)
             failures.append(ChannelLost("the machine of the sandbox is drained", sandbox=sandbox.id))
             sandbox.record.draining = True
+
+    async def _bring(
+        self, failures: list[ExecError], checkpoint: Checkpoint, ticket: Ticket, sandbox: PooledSandbox
+    ) -> None:
+        """Copy the checkpoint of a request to a sandbox that does not have it."""
+        for slot in (each for each in ticket.slots if each.sandbox is sandbox):
+            slot.doing = f"the checkpoint was not yet copied to {sandbox.id}"
+        try:
+            await self.checkpoints.bring(checkpoint, sandbox)
+        except ExecError as error:
+            failures.append(error)
+        except (OSError, TimeoutError) as error:
+            failures.append(ExecError(f"the checkpoint cannot be copied to {sandbox.id}: {error}", sandbox=sandbox.id))
+        for slot in (each for each in ticket.slots if each.sandbox is sandbox):
+            slot.doing = ""
 
     async def _prepare_slot(
         self, failures: list[ExecError], request: SlotRequest, settings: SlotSettings | None, pooled: PooledSlot
@@ -443,11 +455,7 @@ class Queue:
             f"{in_use} in use and {free} free; "
             f"{ahead} requests were ahead; {sandbox_counts}, at most {self.fleet.templates.max_sandboxes}"
         )
-        if ticket.checkpoint is not None:
-            only = self.fleet.state.sandboxes.get(waiter.sandbox or 0)
-            if only is not None:
-                text += f"; forks have to wait for the sandbox of their checkpoint, with {only.free} free slots"
-        elif kept:
+        if kept:
             text += f"; {kept} sandboxes are kept for checkpoints: drop those that are no longer needed"
         if under_way := next((each for each in records if each.phase is Phase.LAUNCHING and each.doing), None):
             ago_s, longest_s = anyio.current_time() - under_way.launched_at, template.config.pull_timeout_s

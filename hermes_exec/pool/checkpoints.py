@@ -1,25 +1,37 @@
-"""The checkpoints of a pool: making, finding and dropping them. Each lives in the sandbox of its slot."""
+"""The checkpoints of a pool: making, finding, moving and dropping them. Each has a copy in one or more sandboxes."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from secrets import token_hex
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 
 from hermes_exec.channel import RemoteError
 from hermes_exec.config.model import volume_parts
-from hermes_exec.errors import CheckpointLost, ConfigError, ExecError, SlotClosed
+from hermes_exec.errors import (
+    ChannelLost,
+    CheckpointLost,
+    ConfigError,
+    ExecError,
+    OutcomeUnknown,
+    ProtocolError,
+    SandboxDied,
+    SlotClosed,
+)
 from hermes_exec.pool.fleet import Fleet
 from hermes_exec.pool.release import Releases
 from hermes_exec.pool.request import SlotRequest
 from hermes_exec.pool.sandbox import PooledSandbox, PooledSlot
+from hermes_exec.pool.state import Phase
 from hermes_exec.pool.template import Template
+from hermes_exec.pool.transfer import copy_checkpoint, parse_layers
 from hermes_exec.slot.answers import remote_failure
 from hermes_exec.slot.checkpoint import Checkpoint, CheckpointAnswer, ProcessPolicy, States
 from hermes_exec.slot.slot import Slot
@@ -28,19 +40,46 @@ logger = logging.getLogger(__name__)
 DROP_S = 60.0
 INFO_S = 60.0
 _OWN_DISK = "a checkpoint cannot hold a slot with a limit of its disk: leave out slot_limits.disk_mb"
+TRANSPORT = (ChannelLost, OutcomeUnknown, ProtocolError, SandboxDied, TimeoutError)
+
+
+class CheckpointCopy(NamedTuple):
+    """A checkpoint in one sandbox, with the ids of its layers there, the oldest first."""
+
+    sandbox: PooledSandbox
+    layers: tuple[str, ...]
 
 
 @dataclass(slots=True)
 class StoredCheckpoint:
-    """The place of a living checkpoint: its sandbox, its slot, and the request of the slot's holder."""
+    """A living checkpoint: its copies, its slot, and the request of the slot's holder."""
 
-    sandbox: PooledSandbox
-    slot: Slot
+    template: Template
+    image_id: str
     request: SlotRequest
+    slot: Slot | None = None
+    last: PooledSandbox | None = None
+    """The sandbox of the copy that ended last."""
+    copies: dict[int, CheckpointCopy] = field(default_factory=dict)
+    """By the number of the sandbox. The sandbox of the first one is kept."""
+    layers: tuple[object, ...] = ()
+    """The identities of its layers, which checkpoints share, in all sandboxes."""
+    made: bool = False
     uses: int = 0
-    """The number of restores to it that are under way."""
+    """The number of restores to it and transfers of it that are under way."""
     unused: anyio.Event | None = None
     """Set at the end of the last use, if a drop waits for it."""
+
+    @contextmanager
+    def use(self) -> Iterator[None]:
+        """Keep it until the block ends: a drop waits so long."""
+        self.uses += 1
+        try:
+            yield
+        finally:
+            self.uses -= 1
+            if self.uses == 0 and self.unused is not None:
+                self.unused.set()
 
 
 class Checkpoints:
@@ -50,9 +89,10 @@ class Checkpoints:
         self._fleet = fleet
         self._releases = releases
         self._stored: dict[str, StoredCheckpoint] = {}
+        fleet.on_end = self._forget_copies
 
     def __len__(self) -> int:
-        return sum(stored.sandbox.record.id in self._fleet.sandboxes for stored in self._stored.values())
+        return sum(bool(stored.copies) for stored in self._stored.values())
 
     async def create(
         self,
@@ -69,15 +109,22 @@ class Checkpoints:
         assert request is not None
         check_slot(pooled)
         checkpoint_id = f"c{token_hex(8)}"
-        self._stored[checkpoint_id] = StoredCheckpoint(sandbox, slot, request)
-        sandbox.record.checkpoints += 1
+        stored = StoredCheckpoint(sandbox.template, sandbox.image_id, request, slot)
+        self._stored[checkpoint_id] = stored
+        self._add_copy(checkpoint_id, sandbox, ())
         params = {"checkpoint": checkpoint_id, "processes": processes, **sandbox.template.checkpoint_limit}
         try:
-            answer = CheckpointAnswer.parse(await scope.call("slot.checkpoint", params, timeout_s=timeout_s))
+            reply = await scope.call("slot.checkpoint", params, timeout_s=timeout_s)
+            answer, layers = CheckpointAnswer.parse(reply), parse_layers(reply)
         except BaseException:
             # The runner may have made it, or still make it.
             self._drop_later(checkpoint_id)
             raise
+        known = self._known_layers(sandbox)
+        stored.layers = tuple(known[layer][0] if layer in known else object() for layer in layers)
+        if sandbox.record.id in stored.copies:
+            stored.copies[sandbox.record.id] = CheckpointCopy(sandbox, layers)
+        stored.made = True
         restored = {} if scope.start is None else scope.start.sessions
         volumes = getattr(sandbox.template.backend_config, "shared_volumes", ())
         return Checkpoint(
@@ -93,16 +140,15 @@ class Checkpoints:
         )
 
     def find(self, checkpoint: Checkpoint) -> StoredCheckpoint:
-        """Return the place of a checkpoint.
+        """Return a living checkpoint.
 
         Raises:
             SlotClosed: If it was dropped, or the pool was closed.
-            CheckpointLost: If its sandbox has ended.
+            CheckpointLost: If the sandboxes with its copies have ended.
             ConfigError: If it belongs to another pool.
         """
         stored = self._stored.get(checkpoint.id)
-        lives = stored is not None and stored.sandbox.record.id in self._fleet.sandboxes
-        if stored is not None and lives and not checkpoint.dropped:
+        if stored is not None and stored.copies and not checkpoint.dropped:
             return stored
         raise self.loss_error(checkpoint)
 
@@ -114,56 +160,169 @@ class Checkpoints:
             return SlotClosed("the pool was closed")
         if (stored := self._stored.get(checkpoint.id)) is None:
             return ConfigError(
-                f"the checkpoint {checkpoint.id} belongs to another pool: use it in the pool of its slot"
+                f"the checkpoint {checkpoint.id} belongs to another pool: use it in the pool of its slot, or save it "
+                "there and load it here"
             )
-        sandbox = stored.sandbox
+        sandbox = stored.last
+        assert sandbox is not None
         reason = f": {sandbox.death.reason}" if sandbox.death is not None else ""
         message = f"the checkpoint {checkpoint.id} is lost, because its sandbox {sandbox.id} has ended{reason}"
         return CheckpointLost(message, sandbox=sandbox.id)
 
-    @contextmanager
-    def use(self, slot_id: str, checkpoint: Checkpoint) -> Iterator[None]:
-        """Keep a checkpoint until the block ends: a drop waits so long.
+    def is_lost(self, checkpoint: Checkpoint) -> bool:
+        """Return whether a checkpoint cannot be used any more."""
+        stored = self._stored.get(checkpoint.id)
+        return checkpoint.dropped or stored is None or not stored.copies
+
+    @asynccontextmanager
+    async def use(self, slot_id: str, checkpoint: Checkpoint) -> AsyncIterator[None]:
+        """Copy a checkpoint to the sandbox of a slot, and keep it until the block ends: a drop waits so long.
 
         Raises:
-            ConfigError: If it is in another sandbox than the slot. Otherwise as `find`.
+            ConfigError: If the slot cannot have it. Otherwise as `find`.
         """
-        stored = self.find(checkpoint)
-        there, here = stored.sandbox, self._find_slot(slot_id).sandbox
-        if here is not there:
-            raise ConfigError(
-                f"the checkpoint {checkpoint.id} is in the sandbox {there.id}, and the slot in {here.id}: "
-                "acquire a slot there with pool.slot(from_=checkpoint)"
-            )
-        stored.uses += 1
-        try:
+        pooled = self._find_slot(slot_id)
+        check_slot(pooled)
+        await self.bring(checkpoint, pooled.sandbox)
+        with self.find(checkpoint).use():
             yield
-        finally:
-            stored.uses -= 1
-            if stored.uses == 0 and stored.unused is not None:
-                stored.unused.set()
 
     async def restore(self, slot_id: str, checkpoint: Checkpoint) -> None:
         """Implement `Slot.restore`."""
         await self._releases.restore(slot_id, checkpoint)
 
-    def resolve(self, checkpoint: Checkpoint, request: SlotRequest, count: int) -> tuple[PooledSandbox, SlotRequest]:
-        """Return the sandbox for a request of `count` forks, and the request with the profile and image of the slot.
+    def resolve(self, checkpoint: Checkpoint, request: SlotRequest) -> SlotRequest:
+        """Return a request for forks with the profile and image of the checkpoint's slot.
 
-        Raises:
-            ConfigError: If the sandbox has too few slots. Otherwise as `find`.
+        Raises as `find`.
         """
         stored = self.find(checkpoint)
-        check_room(stored.sandbox, stored.slot, count)
         if request.profile is None and request.image is None:
             request = request._replace(profile=stored.request.profile, image=stored.request.image)
-        return stored.sandbox, request
+        return request
+
+    def check_forks(self, checkpoint: Checkpoint, template: Template, count: int) -> None:
+        """Raise ConfigError if slots of a template cannot be forks of a checkpoint, or too few of them."""
+        stored = self.find(checkpoint)
+        if template.key != stored.template.key:
+            check_own_root(template)
+            if (template.image, template.setup) != (stored.template.image, stored.template.setup):
+                raise ConfigError(
+                    f"forks have the image and `setup` of their checkpoint, which is of {stored.template.key}, and "
+                    f"{template.key} has others: leave out profile= and image="
+                )
+        check_room(template, stored, count)
 
     def check_fork(self, slot: Slot, count: int) -> None:
         """Raise ConfigError if a slot cannot have so many forks."""
         pooled = self._find_slot(slot.id)
         check_slot(pooled)
-        check_room(pooled.sandbox, slot, count)
+        template = pooled.sandbox.template
+        check_room(template, StoredCheckpoint(template, "", SlotRequest(), slot), count)
+
+    # Copies.
+
+    def _add_copy(self, checkpoint_id: str, sandbox: PooledSandbox, layers: tuple[str, ...]) -> None:
+        stored = self._stored[checkpoint_id]
+        if not stored.copies:
+            sandbox.record.checkpoints += 1
+        stored.copies[sandbox.record.id] = CheckpointCopy(sandbox, layers)
+        self._fleet.state.copies[checkpoint_id] = list(stored.copies)
+
+    def _forget_copies(self, sandbox: PooledSandbox) -> None:
+        """Forget the copies in a sandbox that ends. A sandbox with another copy is kept from now on."""
+        for checkpoint_id, stored in self._stored.items():
+            if sandbox.record.id not in stored.copies:
+                continue
+            self.keep_in(checkpoint_id, stored, next((each for each in stored.copies if each != sandbox.record.id), 0))
+            del stored.copies[sandbox.record.id]
+            stored.last = sandbox
+            self._fleet.state.copies[checkpoint_id] = list(stored.copies)
+
+    def keep_in(self, checkpoint_id: str, stored: StoredCheckpoint, number: int) -> None:
+        """Keep the sandbox with this number, if it has a copy, in place of the one that is kept now."""
+        first = next(iter(stored.copies))
+        if number == first or number not in stored.copies:
+            return
+        stored.copies[first].sandbox.record.checkpoints -= 1
+        stored.copies[number].sandbox.record.checkpoints += 1
+        stored.copies = {number: stored.copies[number], **stored.copies}
+        self._fleet.state.copies[checkpoint_id] = list(stored.copies)
+
+    def _known_layers(self, sandbox: PooledSandbox) -> dict[str, tuple[object, StoredCheckpoint]]:
+        """Return the layers that living checkpoints have in a sandbox: their identities by their ids there."""
+        return {
+            layer: (identity, stored)
+            for stored in self._stored.values()
+            if (copy := stored.copies.get(sandbox.record.id)) is not None
+            for layer, identity in zip(copy.layers, stored.layers, strict=False)
+        }
+
+    async def bring(self, checkpoint: Checkpoint, target: PooledSandbox) -> None:
+        """Copy a checkpoint to a sandbox that does not have it. Tasks that want the same wait for one transfer.
+
+        Raises:
+            ConfigError: If the image or the root of the sandbox is another one.
+            ExecError: If one of the sandboxes was gone or did not answer. Otherwise as `find`.
+            OSError: If the target's disk has no room, or directories are nested too deeply.
+        """
+        stored = self.find(checkpoint)
+        if target.record.id in stored.copies:
+            return
+        if target.image_id != stored.image_id:
+            raise ConfigError(
+                f"the image {target.template.image!r} has changed since the checkpoint was made: its slot had "
+                f"{stored.image_id}, and the sandbox {target.id} has {target.image_id}. Prepare a slot again"
+            )
+        await self.copy_to(checkpoint.id, target)
+        self.find(checkpoint)
+
+    async def copy_to(self, checkpoint_id: str, target: PooledSandbox) -> None:
+        """Copy a checkpoint to a sandbox if it lives and the sandbox does not have it. Raises as `bring`."""
+        async with target.arriving:
+            stored = self._stored.get(checkpoint_id)
+            if stored is not None and target.record.id not in stored.copies:
+                await self._copy(checkpoint_id, stored, target)
+
+    def kept_in(self, sandbox: PooledSandbox) -> dict[str, StoredCheckpoint]:
+        """Return the checkpoints for which a sandbox is kept, by their ids."""
+        return {
+            checkpoint_id: stored
+            for checkpoint_id, stored in self._stored.items()
+            if stored.made and next(iter(stored.copies), None) == sandbox.record.id
+        }
+
+    async def _copy(self, checkpoint_id: str, stored: StoredCheckpoint, target: PooledSandbox) -> None:
+        began = time.monotonic()
+        known = {identity: (layer, base) for layer, (identity, base) in self._known_layers(target).items()}
+        present = [known[each][0] if each in known else None for each in stored.layers]
+        sources = [copy.sandbox for copy in stored.copies.values() if copy.sandbox.record.phase is Phase.READY]
+
+        def check() -> None:
+            if checkpoint_id not in self._stored:
+                raise SlotClosed("the checkpoint was dropped")
+
+        with ExitStack() as in_use:
+            for each in {id(each): each for each in (stored, *(base for _, base in known.values()))}.values():
+                in_use.enter_context(each.use())
+            for source in sources:
+                try:
+                    layers = await copy_checkpoint(source, target, checkpoint_id, present, check)
+                    break
+                except BaseException as error:
+                    self._fleet.background(partial(self._drop_at, target, checkpoint_id), f"drop {checkpoint_id}")
+                    if not isinstance(error, TRANSPORT) or source is sources[-1] or not await target.ping():
+                        raise
+            else:
+                raise ChannelLost("no sandbox with the checkpoint answers")
+            check()
+            if target.record.phase is not Phase.READY:
+                raise ChannelLost("the sandbox has ended", sandbox=target.id)
+            self._add_copy(checkpoint_id, target, layers)
+        took = time.monotonic() - began
+        logger.debug("%s was copied from %s to %s in %.3g s", checkpoint_id, source.id, target.id, took)
+
+    # Dropping.
 
     async def drop(self, checkpoint: Checkpoint) -> None:
         """Implement `Checkpoint.drop`: no effect if it is dropped or lost."""
@@ -186,24 +345,32 @@ class Checkpoints:
     async def _drop(self, checkpoint_id: str, done: anyio.Event) -> None:
         stored = self._stored.pop(checkpoint_id, None)
         try:
-            if stored is not None and stored.uses > 0:
+            if stored is None:
+                return
+            if stored.uses > 0:
                 stored.unused = anyio.Event()
                 self._fleet.on_change()
                 await stored.unused.wait()
-            if stored is None or stored.sandbox.record.id not in self._fleet.sandboxes:
-                return
-            stored.sandbox.record.checkpoints -= 1
-            params = {"checkpoint": checkpoint_id}
-            await stored.sandbox.channel.call("checkpoint.drop", params, timeout_s=DROP_S)
-        except (ExecError, RemoteError, TimeoutError) as error:
-            logger.debug("%s was not dropped: %s", checkpoint_id, error)
+            self._fleet.state.copies.pop(checkpoint_id, None)
+            for number, copy in enumerate(stored.copies.values()):
+                if number == 0:
+                    copy.sandbox.record.checkpoints -= 1
+                if copy.sandbox.record.id in self._fleet.sandboxes:
+                    await self._drop_at(copy.sandbox, checkpoint_id)
         finally:
             done.set()
             self._fleet.on_change()
 
+    async def _drop_at(self, sandbox: PooledSandbox, checkpoint_id: str) -> None:
+        params = {"checkpoint": checkpoint_id}
+        try:
+            await sandbox.channel.call("checkpoint.drop", params, timeout_s=DROP_S)
+        except (ExecError, RemoteError, TimeoutError) as error:
+            logger.debug("%s was not dropped: %s", checkpoint_id, error)
+
     async def measure(self, checkpoint: Checkpoint) -> Mapping[str, Any]:
         """Return the runner's facts of a checkpoint. Raises as `Checkpoint.sizes`."""
-        sandbox = self.find(checkpoint).sandbox
+        sandbox = next(iter(self.find(checkpoint).copies.values())).sandbox
         try:
             return await sandbox.channel.call("checkpoint.info", {"checkpoint": checkpoint.id}, timeout_s=INFO_S)
         except RemoteError as error:
@@ -230,8 +397,8 @@ class SlotCheckpoints:
         """Implement `Slot.checkpoint`."""
         return await self.store.create(self.slot_id, processes, timeout_s, states, on_fork)
 
-    def use(self, checkpoint: Checkpoint) -> AbstractContextManager[None]:
-        """Keep a checkpoint for `Slot.restore`."""
+    def use(self, checkpoint: Checkpoint) -> AbstractAsyncContextManager[None]:
+        """Keep a checkpoint for `Slot.restore`, in the sandbox of the slot."""
         return self.store.use(self.slot_id, checkpoint)
 
     async def restore(self, checkpoint: Checkpoint) -> None:
@@ -268,11 +435,14 @@ def check_own_root(template: Template) -> None:
     )
 
 
-def check_room(sandbox: PooledSandbox, parent: Slot, count: int) -> None:
-    """Raise ConfigError if a sandbox can never have `count` forks of a slot, beside the slot as long as it is held."""
-    needed, size = count + (not parent.closed), sandbox.record.size
-    if needed > size:
-        beside = "" if parent.closed else ", one of which the slot of the checkpoint has (release it first)"
+def check_room(template: Template, parent: StoredCheckpoint, count: int) -> None:
+    """Raise ConfigError if there can never be `count` forks, beside the slot of the checkpoint while it is held."""
+    held = parent.slot is not None and not parent.slot.closed and parent.template.key == template.key
+    needed, most = count + held, template.most_slots
+    if needed > most:
+        beside = ", one of which the slot of the checkpoint has (release it first)" if held else ""
+        sandboxes, size = template.most_sandboxes, template.size.slots_per_sandbox
         raise ConfigError(
-            f"{count} forks were requested, and their sandbox has {size} slots{beside}: set slots_per_sandbox={needed}"
+            f"{count} forks were requested, and there can be {most} slots at once{beside}: "
+            f"set slots_per_sandbox={-(-needed // sandboxes)} or max_sandboxes={-(-needed // size)}"
         )

@@ -62,13 +62,20 @@ class Close:
 
 
 @dataclass(frozen=True, slots=True)
+class HandOver:
+    """A decision to move the checkpoints of a sandbox that is about to end to another one."""
+
+    sandbox: int
+
+
+@dataclass(frozen=True, slots=True)
 class Fail:
-    """A request whose launches failed too often, or whose checkpoint has ended with its sandbox."""
+    """A request whose launches failed too often, or whose checkpoint has ended with its sandboxes."""
 
     waiter: Waiter
 
 
-Action = Launch | Grant | Close | Fail
+Action = Launch | Grant | Close | HandOver | Fail
 
 
 @dataclass(frozen=True, slots=True)

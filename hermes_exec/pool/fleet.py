@@ -20,7 +20,7 @@ from hermes_exec.backends.engine_errors import end_with_retries
 from hermes_exec.channel.keepalive import KEEPALIVE_THREAD
 from hermes_exec.errors import BackendUnavailable, ExecError, LaunchError, PostMortem, QuotaExceeded
 from hermes_exec.pool.closed_loop import ClosedLoopWatch
-from hermes_exec.pool.decisions import Close, Fail, Grant, Launch, PlanConfig
+from hermes_exec.pool.decisions import Close, Fail, Grant, HandOver, Launch, PlanConfig
 from hermes_exec.pool.events import EventHub
 from hermes_exec.pool.launch import OnPull, launch_sandbox, start_sandbox
 from hermes_exec.pool.pace import wait_for_turn
@@ -56,6 +56,10 @@ class Fleet:
     ) -> None:
         self.on_change: Callable[[], None]
         """Called after each change that waiting requests may need. The creator of the pool sets it."""
+        self.on_end: Callable[[PooledSandbox], None]
+        """Called before a sandbox is closed, and when it has died."""
+        self.hand_over: Callable[[PooledSandbox], Awaitable[None]]
+        """Moves the checkpoints of a sandbox to others."""
         self.templates = templates
         self.hub = hub
         self.labels = labels
@@ -103,6 +107,8 @@ class Fleet:
                     self._begin_launch(self.templates.by_key(key))
                 case Close(sandbox_id, reason):
                     self._begin_close(sandbox_id, reason)
+                case HandOver(sandbox_id):
+                    self._begin_hand_over(self.sandboxes[sandbox_id])
                 case _:
                     for_waiters.append(action)
         if len(self.state.sandboxes) > before:
@@ -281,7 +287,12 @@ class Fleet:
     def _begin_close(self, sandbox_id: int, reason: str) -> None:
         record, sandbox = self.state.sandboxes[sandbox_id], self.sandboxes[sandbox_id]
         record.phase = Phase.CLOSING
+        self.on_end(sandbox)
         self.background(lambda: self._close(sandbox, reason), f"close {sandbox.id}")
+
+    def _begin_hand_over(self, sandbox: PooledSandbox) -> None:
+        sandbox.record.handing_over = True
+        self.background(lambda: self.hand_over(sandbox), f"hand over {sandbox.id}")
 
     async def _close(self, sandbox: PooledSandbox, reason: str) -> None:
         sandbox.channel.on_lost = None
@@ -323,6 +334,7 @@ class Fleet:
         death = sandbox.death or PostMortem("the sandbox has ended")
         del self.sandboxes[sandbox.record.id]
         self.state.remove(sandbox.record)
+        self.on_end(sandbox)
         self.calls_before += sandbox.channel.calls
         sandbox.channel.on_lost = None
         sandbox.channel.fail(sandbox.death_error())

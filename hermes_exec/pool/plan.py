@@ -3,12 +3,14 @@
 import math
 from dataclasses import dataclass, field
 
-from hermes_exec.pool.decisions import Action, Close, Fail, Grant, Launch, PlanConfig, PoolPlan, TemplateSize
+from hermes_exec.pool.decisions import Action, Close, Fail, Grant, HandOver, Launch, PlanConfig, PoolPlan, TemplateSize
 from hermes_exec.pool.spread import count_demand, count_kept, kept_until
 from hermes_exec.pool.state import Phase, PoolState, SandboxRecord, Waiter
 
 DRAIN_BEFORE_END_S = 60.0
 """How long before its engine ends a sandbox its slots are no longer assigned."""
+HAND_OVER_S = 300.0
+"""How long before that its checkpoints are moved to another sandbox, at most: a quarter of a shorter life."""
 REPLACE_AFTER_S = 10.0
 """How long a sandbox that is too small for the waiting request is kept: its replacement may be no larger."""
 USES_BEFORE_A_SPARE = 2
@@ -31,6 +33,15 @@ def plan(state: PoolState, config: PlanConfig, now: float) -> PoolPlan:
     draft.scale_down()
     draft.start()
     return PoolPlan(draft.actions, draft.wake_at)
+
+
+def retires_at(sandbox: SandboxRecord, longest_s: float | None, *, keeps_checkpoints: bool) -> float:
+    """Return when a sandbox gets its last holders. One that keeps checkpoints does so earlier, to hand them over."""
+    lifetime_ends_at = math.inf if longest_s is None else sandbox.launched_at + longest_s
+    engine_ends_at = sandbox.ends_at - DRAIN_BEFORE_END_S
+    if keeps_checkpoints and engine_ends_at < math.inf:
+        engine_ends_at -= min(HAND_OVER_S, max(0.0, (engine_ends_at - sandbox.launched_at) / 4))
+    return min(lifetime_ends_at, engine_ends_at)
 
 
 @dataclass(slots=True)
@@ -114,16 +125,18 @@ class _Draft:
         if sandbox.draining or (sandbox.quarantined and sandbox.in_use == 0):
             return True
         longest_s = self.config.templates[sandbox.template].max_lifetime_s
-        ends_at = min(
-            sandbox.launched_at + (math.inf if longest_s is None else longest_s), sandbox.ends_at - DRAIN_BEFORE_END_S
-        )
+        ends_at = retires_at(sandbox, longest_s, keeps_checkpoints=sandbox.checkpoints > 0)
         if ends_at > self.now:
             self.wake_at = min(self.wake_at, ends_at)
             return False
         return True
 
     def retire(self) -> None:
-        """Close the retired sandboxes that nobody holds."""
+        """Close the retired sandboxes that nobody holds, after their checkpoints have moved to others."""
+        for sandbox_id in self.retired:
+            sandbox = self.state.sandboxes[sandbox_id]
+            if sandbox.phase is Phase.READY and sandbox.checkpoints and not sandbox.handing_over:
+                self.actions.append(HandOver(sandbox_id))
         for sandbox_id in self.leaving:
             sandbox = self.state.sandboxes[sandbox_id]
             if sandbox.phase is Phase.READY and sandbox.in_use == 0:
@@ -136,13 +149,20 @@ class _Draft:
         if waiter.sandboxes:
             self._warm(waiter)
             return
-        if waiter.sandbox is not None:
-            self._serve_from_checkpoint(waiter, waiter.sandbox)
-            return
+        holders: set[int] = set()
+        if waiter.checkpoint is not None:
+            holders = {each for each in self.state.copies.get(waiter.checkpoint, ()) if each in self.state.sandboxes}
+            if not holders:
+                self.actions.append(Fail(waiter))
+                return
+            if all(self.state.sandboxes[each].phase is not Phase.READY for each in holders):
+                return
         sandboxes = [sandbox for sandbox in self.state.of_template(waiter.template) if self.free.get(sandbox.id)]
-        available = sum(self.free[sandbox.id] for sandbox in sandboxes)
+        kept = [self.state.sandboxes[each] for each in sorted(holders) if self.kept.get(each)]
+        kept = [sandbox for sandbox in kept if sandbox.template == waiter.template]
+        available = sum(self.free[sandbox.id] for sandbox in sandboxes) + sum(self.kept[each.id] for each in kept)
         if available >= waiter.slots:
-            self._grant(waiter, sandboxes)
+            self._grant(waiter, sandboxes + kept, holders)
             return
         if self._has_failed(waiter):
             self.actions.append(Fail(waiter))
@@ -150,6 +170,9 @@ class _Draft:
         for sandbox in sandboxes:
             self.free.pop(sandbox.id)
             self.claimed.add(sandbox.id)
+        for sandbox in kept:
+            self.kept.pop(sandbox.id)
+        self.claimed.update(each for each in holders if self.state.sandboxes[each].template == waiter.template)
         missing = waiter.slots - available
         counted = min(missing, self.coming.get(waiter.template, 0))
         if counted:
@@ -158,38 +181,28 @@ class _Draft:
         if missing:
             self._grow(waiter, missing, sandboxes)
 
-    def _serve_from_checkpoint(self, waiter: Waiter, sandbox_id: int) -> None:
-        """Assign slots of the sandbox that has the checkpoint of a request, or keep its free slots for the request."""
-        if sandbox_id not in self.state.sandboxes:
-            self.actions.append(Fail(waiter))
-            return
-        self.claimed.add(sandbox_id)
-        free = self.kept if sandbox_id in self.kept else self.free
-        left = free.pop(sandbox_id, 0) - waiter.slots
-        if left >= 0:
-            free[sandbox_id] = left
-            self.in_use.add(sandbox_id)
-            self.actions.append(Grant(waiter, {sandbox_id: waiter.slots}))
-
-    def _grant(self, waiter: Waiter, sandboxes: list[SandboxRecord]) -> None:
+    def _grant(self, waiter: Waiter, sandboxes: list[SandboxRecord], holders: set[int]) -> None:
         """Take slots from the fullest sandboxes first, so that others become idle and can be closed, and from those
         with checkpoints last. If they are spread, take each slot from the sandbox with the largest share of free slots.
+        `holders` have the checkpoint of the request, and come before others.
         """
         shares: dict[int, int] = {}
         missing, spread = waiter.slots, self.config.templates[waiter.template].spread > 1
 
-        def rank(sandbox: SandboxRecord) -> tuple[bool, float, int]:
-            free = self.free[sandbox.id]
-            share = -free / sandbox.size if spread else free - sandbox.in_use
-            return sandbox.checkpoints > 0, share, sandbox.id
+        free = {each.id: self.kept[each.id] if each.id in self.kept else self.free[each.id] for each in sandboxes}
+
+        def rank(sandbox: SandboxRecord) -> tuple[bool, bool, float, int]:
+            share = -free[sandbox.id] / sandbox.size if spread else free[sandbox.id] - sandbox.in_use
+            return sandbox.id not in holders, sandbox.checkpoints > 0, share, sandbox.id
 
         while missing:
-            sandbox = min((each for each in sandboxes if self.free[each.id]), key=rank)
-            count = 1 if spread else min(missing, self.free[sandbox.id])
+            sandbox = min((each for each in sandboxes if free[each.id]), key=rank)
+            count = 1 if spread else min(missing, free[sandbox.id])
             shares[sandbox.id] = shares.get(sandbox.id, 0) + count
             self.in_use.add(sandbox.id)
             missing -= count
-            self.free[sandbox.id] -= count
+            free[sandbox.id] -= count
+            (self.kept if sandbox.id in self.kept else self.free)[sandbox.id] = free[sandbox.id]
             self.claimed.add(sandbox.id)
         self.actions.append(Grant(waiter, shares))
 

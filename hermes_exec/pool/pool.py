@@ -361,7 +361,7 @@ class SandboxPool:
         A slot gets a checkpoint for it (`Slot.checkpoint`), which lasts until the copies are acquired.
 
         Raises:
-            ConfigError: If the sandbox has too few slots for all of them. Otherwise as `acquire` and `Slot.checkpoint`.
+            ConfigError: If there can never be so many slots at once. Otherwise as `acquire` and `Slot.checkpoint`.
         """
         validate_count(n, "n")
 
@@ -410,8 +410,8 @@ class SandboxPool:
                 the other subclasses name the reason.
             BackendUnavailable: If the engine, or each of its hosts, was unavailable all that time.
             ConfigError: If there is no such profile, if the backend has no images, or if calls cannot start in
-                `workdir`, or if the sandbox of `from_` has too few slots, or none for this profile and image.
-            CheckpointLost: If the sandbox of `from_` has ended.
+                `workdir`, or if there can never be so many slots beside the slot of `from_`, or none with its image.
+            CheckpointLost: If the sandboxes with a copy of `from_` have ended.
             SlotClosed: If the pool was closed meanwhile, or `from_` was dropped.
         """
         request = _slot_request(profile, image, workdir, timeout_s, owner, from_)

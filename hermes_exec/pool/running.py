@@ -18,6 +18,7 @@ from hermes_exec.pool.acquire import Queue
 from hermes_exec.pool.checkpoints import Checkpoints
 from hermes_exec.pool.events import EventHub
 from hermes_exec.pool.fleet import Fleet
+from hermes_exec.pool.hand_over import HandOvers
 from hermes_exec.pool.launch import OnPull
 from hermes_exec.pool.observe import offer_view
 from hermes_exec.pool.release import Releases
@@ -61,6 +62,7 @@ class RunningPool:
         self.releases = Releases(self.fleet)
         self.checkpoints = Checkpoints(self.fleet, self.releases)
         self.queue = Queue(self.fleet, self.releases, self.checkpoints)
+        HandOvers(self.fleet, self.queue, self.checkpoints)
 
     async def open(self) -> None:
         """Check the backend, start background tasks, and wait for `min_sandboxes`. Raises as `SandboxPool.acquire`."""

@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 
 from hermes_exec.backends.base import NoOwnRoot, Sandbox, SandboxStatus
-from hermes_exec.backends.capabilities import HasRoomHint, MayBeDrained
+from hermes_exec.backends.capabilities import HasImageID, HasRoomHint, MayBeDrained
 from hermes_exec.channel import Channel, RemoteError
 from hermes_exec.channel.encoding import from_wire, printable, to_wire
 from hermes_exec.channel.trace import ChannelTrace
@@ -113,6 +113,8 @@ class PooledSandbox:
     """Whether a disk of it was nearly full at the last ping."""
     suspended_at: float = 0.0
     """When it last stopped to get new holders because it did not answer or its disk was nearly full."""
+    arriving: anyio.Lock = field(default_factory=anyio.Lock)
+    """Held while a checkpoint is copied into it."""
     drain_checked_at: float = field(default_factory=time.monotonic)
     """When its engine last had no drain to report."""
 
@@ -120,6 +122,12 @@ class PooledSandbox:
     def id(self) -> str:
         """The backend's name of the sandbox."""
         return self.handle.id
+
+    @property
+    def image_id(self) -> str:
+        """The engine's id of its image, or the image's name where the engine has no other; "" without images."""
+        own = self.handle.image_id if isinstance(self.handle, HasImageID) else ""
+        return own or self.template.image or ""
 
     async def status(self) -> SandboxStatus:
         """Return the backend's status of the sandbox, `unknown` if it does not answer in time. Never raises."""

@@ -59,7 +59,9 @@ class SandboxRecord:
     ends_at: float = math.inf
     """When its engine ends it."""
     checkpoints: int = 0
-    """The number of its living checkpoints. They end with it, so it is kept while there are any."""
+    """The number of living checkpoints that it has to keep: their other copies, if there are any, may be closed."""
+    handing_over: bool = False
+    """Whether these checkpoints are being moved to another sandbox."""
 
     def count(self, state: SlotState) -> int:
         """Return how many of its slots are in this state."""
@@ -95,7 +97,7 @@ class SandboxRecord:
 class Waiter:
     """One waiting request: for `slots` slots at once, or (prewarming) for `sandboxes` ready sandboxes.
 
-    `sandbox` is the only sandbox that can serve it, because its checkpoint is there; None for any.
+    `checkpoint` is the id of the checkpoint from which the slots start; None for none.
     """
 
     id: int
@@ -103,7 +105,7 @@ class Waiter:
     since: float
     slots: int = 1
     sandboxes: int = 0
-    sandbox: int | None = None
+    checkpoint: str | None = None
 
 
 @dataclass(slots=True)
@@ -137,6 +139,8 @@ class PoolState:
     waiters: dict[int, Waiter] = field(default_factory=dict)
     launches: dict[str, LaunchHistory] = field(default_factory=dict)
     uses: dict[str, Use] = field(default_factory=dict)
+    copies: dict[str, list[int]] = field(default_factory=dict)
+    """The sandboxes that have a copy of a living checkpoint, by its id. The first one keeps it."""
     _last_id: int = 0
 
     def next_id(self) -> int:
@@ -156,10 +160,10 @@ class PoolState:
         return (sandbox for sandbox in self.sandboxes.values() if sandbox.template == template)
 
     def enqueue(
-        self, template: str, now: float, *, slots: int = 1, sandboxes: int = 0, sandbox: int | None = None
+        self, template: str, now: float, *, slots: int = 1, sandboxes: int = 0, checkpoint: str | None = None
     ) -> Waiter:
         """Add a request at the end of the queue, and return it."""
-        waiter = Waiter(self.next_id(), template, now, slots, sandboxes, sandbox)
+        waiter = Waiter(self.next_id(), template, now, slots, sandboxes, checkpoint)
         self.waiters[waiter.id] = waiter
         return waiter
 

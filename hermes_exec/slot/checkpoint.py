@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Protocol, Self, get_args
@@ -166,8 +166,8 @@ class CheckpointStore(Protocol):
     ) -> Checkpoint:
         """Implement `Slot.checkpoint`. `states` are the saved states of the objects beside the slot."""
 
-    def use(self, checkpoint: Checkpoint) -> AbstractContextManager[None]:
-        """Keep a checkpoint until the block ends: a drop waits so long.
+    def use(self, checkpoint: Checkpoint) -> AbstractAsyncContextManager[None]:
+        """Copy a checkpoint to the sandbox of the slot, and keep it until the block ends: a drop waits so long.
 
         Raises the error of `Slot.restore` if the slot cannot return to it.
         """

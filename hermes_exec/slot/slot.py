@@ -505,21 +505,21 @@ class Slot:
         return await self._checkpoints.create(processes, timeout_s, states, commands)
 
     async def restore(self, checkpoint: AnyCheckpoint) -> None:
-        """Return the slot to a checkpoint of a slot in the same sandbox: files, working directory and shell sessions.
+        """Return the slot to a checkpoint of a slot with the same image: files, working directory and shell sessions.
 
         All processes and connections end. Sessions that the checkpoint holds continue with their state of that time.
         Other sessions, and calls under way, raise SlotClosed. `id` stays.
 
         Raises:
-            ConfigError: If the checkpoint is in another sandbox: acquire a slot there with `from_=`.
-            CheckpointLost: If the sandbox of the checkpoint has ended.
+            ConfigError: If the slot has another image, or no root of its own.
+            CheckpointLost: If the sandboxes with the checkpoint have ended.
             SlotClosed: If the checkpoint was dropped.
             LaunchError: If a command of its `on_fork` failed; the slot is closed.
             ExecError: If the slot could not be proven clean; it is quarantined and closed.
         """
         self._scope.check()
         plain = plain_checkpoint(checkpoint)
-        with self._checkpoints.use(plain):
+        async with self._checkpoints.use(plain):
             await self._renew("the slot was restored to a checkpoint", lambda: self._checkpoints.restore(plain))
 
     async def _renew(self, why: str, renew: Callable[[], Awaitable[None]]) -> None:

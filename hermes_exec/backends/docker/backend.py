@@ -141,6 +141,7 @@ class DockerBackend:
             limits=plan.limits,
             exclusive=spec.exclusive,
             base=base_of(self._config),
+            image_id=image.id,
         )
         return DockerSandbox(self._engine, info, stream)
 

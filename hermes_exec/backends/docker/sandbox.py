@@ -39,6 +39,7 @@ class CreatedContainer(NamedTuple):
     limits: Mapping[str, str]
     exclusive: bool
     base: str
+    image_id: str
 
 
 class DockerSandbox:
@@ -51,6 +52,7 @@ class DockerSandbox:
         self.user = container.user
         self.workdir = container.workdir
         self.limits = container.limits
+        self.image_id = container.image_id
         self._stream = stream
 
     async def open(self, argv: Sequence[str]) -> FdStream:

@@ -97,7 +97,16 @@ class ModalBackend:
                 await self._end_all({LAUNCH_TAG: launch})
             raise
         limits = {name: LIMITED if name in ENFORCED else "not enforced" for name in spec.limits.total()}
-        return ModalSandbox(self._client, self._streams, sandbox, workdir, limits, ends_at, exclusive=spec.exclusive)
+        return ModalSandbox(
+            self._client,
+            self._streams,
+            sandbox,
+            workdir,
+            limits,
+            ends_at,
+            exclusive=spec.exclusive,
+            image_id=image.object_id or "",
+        )
 
     def _options(self, spec: LaunchSpec) -> dict[str, Any]:
         import modal

@@ -30,7 +30,7 @@ EXIT_TIMEOUT_S = 10.0
 
 
 class ModalSandbox:
-    """See `Sandbox`, `HasDeadline` and `Signalable`."""
+    """See `Sandbox`, `HasDeadline`, `HasImageID` and `Signalable`."""
 
     user: str | None = None
 
@@ -44,8 +44,10 @@ class ModalSandbox:
         ends_at: float,
         *,
         exclusive: bool,
+        image_id: str,
     ) -> None:
         self.id = sandbox.object_id
+        self.image_id = image_id
         self.workdir = workdir
         self.limits = limits
         self.ends_at = ends_at

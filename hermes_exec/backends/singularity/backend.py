@@ -47,7 +47,7 @@ from hermes_exec.backends.singularity.engine import (
     prefer_owners,
 )
 from hermes_exec.backends.singularity.errors import RefusedError, RefusedFeature, start_error
-from hermes_exec.backends.singularity.images import SingularityImages
+from hermes_exec.backends.singularity.images import SingularityImages, identify_image
 from hermes_exec.backends.singularity.sandbox import SingularitySandbox, base_of
 from hermes_exec.backends.singularity.sources import is_foreign_directory
 from hermes_exec.backends.strict_path import make_private_directory
@@ -201,6 +201,7 @@ class SingularityBackend(HostBackend):
             remove=self._remove,
             exclusive=spec.exclusive,
             room_hint=IN_MEMORY if os.geteuid() != 0 and not start.overlay_on_disk else "",
+            image_id=identify_image(Path(start.image)),
         )
 
     def _remove(self, directory: SandboxDirectory) -> None:

@@ -33,6 +33,23 @@ GRACE_S = 5.0
 CREDENTIALS = "(APPTAINER|SINGULARITY|DOCKER)_.*|REGISTRY_AUTH_FILE"
 MAX_OUTPUT_CHARS = 4096
 
+SIF_MAGIC, SIF_ID = slice(32, 41), slice(48, 64)
+"""Fields of the header of an image file."""
+
+
+def identify_image(path: Path) -> str:
+    """Return the id of an image: of a file the one that its build has drawn, of a directory its path; blocking.
+
+    Raises:
+        OSError: If it cannot be read.
+    """
+    if path.is_file():
+        with path.open("rb") as file:
+            header = file.read(SIF_ID.stop)
+        if header[SIF_MAGIC] == b"SIF_MAGIC":
+            return header[SIF_ID].hex()
+    return str(path.resolve())
+
 
 class SingularityImages:
     """The images of this host."""

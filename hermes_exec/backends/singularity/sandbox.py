@@ -18,7 +18,10 @@ def base_of(directory: SandboxDirectory) -> Path:
 
 
 class SingularitySandbox(ChildSandbox):
-    """See `Sandbox` and `HasRoomHint`. Its streams bypass the engine: they lead to a socket in its directory."""
+    """See `Sandbox`, `HasRoomHint` and `HasImageID`.
+
+    Its streams bypass the engine: they lead to a socket in its directory.
+    """
 
     workdir = "/"
 
@@ -33,9 +36,11 @@ class SingularitySandbox(ChildSandbox):
         *,
         exclusive: bool,
         room_hint: str,
+        image_id: str,
     ) -> None:
         self._exclusive = exclusive
         self.room_hint = room_hint
+        self.image_id = image_id
         self._remove_directory = remove
         super().__init__(directory.path.name, process, pid, directory, program, base_of(directory), limits)
 

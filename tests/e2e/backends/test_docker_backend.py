@@ -211,7 +211,7 @@ async def test_what_docker_says_of_a_program_that_cannot_start_is_no_frame(
     container = engine.containers.run(docker_image("busybox"), ["sleep", "60"], detach=True, network_mode="none")
     connected = DockerEngine(DockerConfig())
     try:
-        made = CreatedContainer(str(container.id), str(container.name), None, "/", {}, False, BASE_DIR)
+        made = CreatedContainer(str(container.id), str(container.name), None, "/", {}, False, BASE_DIR, "")
         sandbox = DockerSandbox(connected, made)
         with pytest.raises(ChannelLost, match="OCI runtime"), anyio.fail_after(20):
             await Channel.open(lambda: sandbox.open(["attach"]), lease_s=10)

@@ -14,7 +14,6 @@ from hermes_exec import (
     AcquireTimeout,
     CheckpointLost,
     ConfigError,
-    Limits,
     ProfileConfig,
     SandboxPool,
     Slot,
@@ -242,7 +241,7 @@ async def test_forks_have_the_settings_of_their_own_request(pool_of: Factory) ->
             assert await output(fork, "echo $WHO") == "fork\n"
             assert await output(plain, "echo $WHO $KEY") == "pool secret\n"
         with pytest.raises(ConfigError, match="leave out profile= and image="):
-            await pool.acquire(ProfileConfig(slot_limits=Limits(pids=50)), from_=checkpoint)
+            await pool.acquire(ProfileConfig(setup="touch /prepared"), from_=checkpoint)
 
 
 async def test_sandbox_is_kept_for_its_checkpoint_until_it_is_dropped(pool_of: Factory) -> None:
@@ -288,7 +287,7 @@ async def test_fork_waits_for_a_slot_of_its_sandbox(pool_of: Factory) -> None:
     async with pool_of(slots_per_sandbox=2) as pool, pool.slot() as slot:
         checkpoint = await slot.checkpoint()
         other = await pool.acquire()
-        with pytest.raises(AcquireTimeout, match="the sandbox of their checkpoint"):
+        with pytest.raises(AcquireTimeout, match="kept for checkpoints"):
             await pool.acquire(from_=checkpoint, timeout_s=0.3)
         dropped = await slot.checkpoint()
         async with anyio.create_task_group() as tasks:
@@ -365,14 +364,9 @@ async def test_toolbox_continues_in_forks_and_after_a_restore(pool: SandboxPool)
             tools.Toolbox(slot, like=toolbox)
 
 
-async def test_checkpoints_of_another_pool_or_sandbox_are_refused(pool_of: Factory) -> None:
-    async with pool_of(slots_per_sandbox=2, max_sandboxes=2) as pool, pool.slots(4) as slots:
-        here = slots[0]
-        there = next(slot for slot in slots if slot.sandbox != here.sandbox)
+async def test_checkpoints_of_another_pool_are_refused(pool_of: Factory) -> None:
+    async with pool_of() as pool, pool.slot() as here:
         checkpoint = await here.checkpoint()
-        with pytest.raises(ConfigError, match="acquire a slot there with"):
-            await there.restore(checkpoint)
-        assert await output(there, "echo lives") == "lives\n"
         async with pool_of() as other, other.slot() as stranger:
             with pytest.raises(ConfigError, match="belongs to another pool"):
                 await stranger.restore(checkpoint)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from hermes_exec.pool.decisions import Close, Fail, Grant, Launch, PlanConfig, TemplateSize
+from hermes_exec.pool.decisions import Close, Fail, Grant, HandOver, Launch, PlanConfig, TemplateSize
 from hermes_exec.pool.plan import plan
 from hermes_exec.pool.state import Phase, PoolState, SandboxRecord, SlotState, Waiter
 
@@ -47,6 +47,7 @@ class FakePool:
         self.served: list[Waiter] = []
         self.warmed: list[int] = []
         self.closed: list[tuple[int, str]] = []
+        self.handed_over: list[int] = []
         self.large_host_away = False
 
     def reconcile(self) -> float:
@@ -67,10 +68,12 @@ class FakePool:
             case Grant(waiter, shares):
                 for sandbox_id, count in shares.items():
                     sandbox = self.state.sandboxes[sandbox_id]
-                    assert sandbox.available or waiter.sandbox == sandbox_id
+                    copies = self.state.copies.get(waiter.checkpoint or "", [])
+                    assert sandbox.available or sandbox_id in copies
                     assert sandbox.phase is Phase.READY
                     assert not sandbox.suspect
-                    assert waiter.sandbox in (None, sandbox_id)
+                    if waiter.checkpoint is not None:
+                        assert any(self.state.sandboxes[each].phase is Phase.READY for each in copies)
                     assert 0 < count <= sandbox.free
                     assert sandbox.template == waiter.template
                 del self.state.waiters[waiter.id]
@@ -88,6 +91,11 @@ class FakePool:
                 assert sandbox.phase is Phase.READY
                 sandbox.phase = Phase.CLOSING
                 self.closed.append((sandbox_id, reason))
+            case HandOver(sandbox_id):
+                sandbox = self.state.sandboxes[sandbox_id]
+                assert sandbox.checkpoints
+                sandbox.handing_over = True
+                self.handed_over.append(sandbox_id)
             case Fail(waiter):
                 del self.state.waiters[waiter.id]
                 self.failed.append(waiter.id)
@@ -122,7 +130,9 @@ class FakePool:
 
     def fork(self, sandbox: SandboxRecord, slots: int = 1) -> int:
         """Request slots that start from a checkpoint of this sandbox."""
-        return self.state.enqueue(sandbox.template, self.now, slots=slots, sandbox=sandbox.id).id
+        checkpoint = f"of-{sandbox.id}"
+        self.state.copies.setdefault(checkpoint, [sandbox.id])
+        return self.state.enqueue(sandbox.template, self.now, slots=slots, checkpoint=checkpoint).id
 
     def release(self, waiter: int, *, clean: bool = True) -> None:
         for sandbox_id in self.held.pop(waiter):
@@ -154,15 +164,12 @@ class FakePool:
             self.close_all()
             for sandbox in self.phase(Phase.LOST):
                 self.state.remove(sandbox)
-            pinned = [waiter for waiter in self.state.waiters.values() if waiter.sandbox is not None]
+            forks = [waiter for waiter in self.state.waiters.values() if waiter.checkpoint is not None]
             for sandbox in self.state.sandboxes.values():
                 sandbox.suspect = False
-                if not pinned:
+                if not forks or sandbox.handing_over:
                     sandbox.checkpoints = 0
-            for fork in pinned:
-                there = self.state.sandboxes.get(fork.sandbox or 0)
-                if there is not None and fork.slots > there.size - there.quarantined:
-                    del self.state.waiters[fork.id]
+                    sandbox.handing_over = False
             for waiter in list(self.held):
                 self.release(waiter)
             if self.state.waiters and not self.phase(Phase.LAUNCHING):

@@ -1,6 +1,6 @@
 """The planner: sandboxes with checkpoints, and requests for slots that start from one."""
 
-from hermes_exec.pool.plan import DRAIN_BEFORE_END_S
+from hermes_exec.pool.plan import DRAIN_BEFORE_END_S, HAND_OVER_S, retires_at
 from hermes_exec.pool.state import Phase, SandboxRecord
 from tests.unit.pool.fake_pool import FakePool, config
 
@@ -27,26 +27,54 @@ def test_fork_gets_a_slot_of_the_sandbox_of_its_checkpoint() -> None:
     pool.launch_all()
     pool.reconcile()
     assert other in pool.held
-    fork = pool.fork(sandbox)
-    pool.reconcile()
-    assert fork not in pool.held, "a fork was served by a sandbox without its checkpoint"
     pool.release(second)
+    fork = pool.fork(sandbox)
     pool.reconcile()
     assert pool.held[fork] == [sandbox.id]
 
 
-def test_waiting_fork_keeps_the_free_slots_and_launches_nothing() -> None:
+def test_forks_that_do_not_fit_get_slots_of_another_sandbox() -> None:
     pool, sandbox, parent = with_parent()
-    forks = pool.fork(sandbox, slots=2)
-    late = pool.acquire("a")
+    forks = pool.fork(sandbox, slots=3)
     pool.reconcile()
-    assert [each.template for each in pool.phase(Phase.LAUNCHING)] == ["a"], "only the ordinary request launches"
+    assert [each.template for each in pool.phase(Phase.LAUNCHING)] == ["a"]
     pool.launch_all()
     pool.reconcile()
-    assert pool.held[late] != [sandbox.id]
+    assert min(pool.held[forks]) == sandbox.id, "the sandbox with the checkpoint comes first"
+    assert len(set(pool.held[forks])) == 2
+    late = pool.fork(sandbox)
+    pool.reconcile()
+    assert late not in pool.held
     pool.release(parent)
     pool.reconcile()
-    assert pool.held[forks] == [sandbox.id, sandbox.id]
+    assert pool.held[late] == [sandbox.id]
+
+
+def test_sandbox_that_ends_hands_its_checkpoints_over_before() -> None:
+    for lead in ("lifetime", "engine"):
+        pool, sandbox, parent = with_parent(lifetime_s=1000.0 if lead == "lifetime" else None)
+        if lead == "engine":
+            sandbox.ends_at = sandbox.launched_at + 10_000.0
+        pool.release(parent)
+        pool.now = sandbox.launched_at + (
+            999.0 if lead == "lifetime" else 10_000.0 - DRAIN_BEFORE_END_S - HAND_OVER_S - 1
+        )
+        pool.reconcile()
+        assert pool.handed_over == []
+        pool.now += 2.0
+        pool.reconcile()
+        assert pool.handed_over == [sandbox.id]
+        assert pool.closed == []
+        fork = pool.fork(sandbox)
+        pool.reconcile()
+        assert pool.held[fork] == [sandbox.id]
+        sandbox.checkpoints = 0
+        pool.release(fork)
+        pool.now += HAND_OVER_S
+        pool.reconcile()
+        assert pool.closed == [(sandbox.id, "lifetime")]
+    short = SandboxRecord(9, "a", 1, 0.0, ends_at=DRAIN_BEFORE_END_S + 40.0)
+    assert retires_at(short, None, keeps_checkpoints=True) == 30.0
 
 
 def test_ordinary_request_prefers_sandboxes_without_checkpoints() -> None:
@@ -110,7 +138,11 @@ def test_fork_waits_while_the_sandbox_is_lost_and_fails_when_it_has_ended() -> N
     pool, sandbox, _ = with_parent()
     sandbox.phase = Phase.LOST
     fork = pool.fork(sandbox)
+    other = pool.acquire("a")
     pool.reconcile()
+    pool.launch_all()
+    pool.reconcile()
+    assert other in pool.held
     assert (pool.held.get(fork), pool.failed) == (None, [])
     pool.state.remove(sandbox)
     pool.reconcile()

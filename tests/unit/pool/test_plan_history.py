@@ -45,7 +45,8 @@ class History(RuleBasedStateMachine):
 
     @rule(index=st.integers(0, 50))
     def drop_checkpoint(self, index: int) -> None:
-        expected = {waiter.sandbox for waiter in self.pool.state.waiters.values()}
+        copies = [self.pool.state.copies.get(each.checkpoint or "", []) for each in self.pool.state.waiters.values()]
+        expected = {sandbox_id for sandboxes in copies for sandbox_id in sandboxes}
         droppable = [
             sandbox
             for sandbox in self.pool.state.sandboxes.values()
@@ -130,7 +131,7 @@ class History(RuleBasedStateMachine):
         served = {waiter.id for waiter in self.pool.served[before:]}
         for template in "abcdef":
             line = [waiter for waiter in waiting if waiter.template == template and not waiter.sandboxes]
-            line = [waiter for waiter in line if waiter.id not in self.pool.failed and waiter.sandbox is None]
+            line = [waiter for waiter in line if waiter.id not in self.pool.failed and waiter.checkpoint is None]
             taken = [waiter.id in served for waiter in line]
             assert taken == sorted(taken, reverse=True), "a later waiter was served before an earlier one of its kind"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -22,9 +22,10 @@ MANY = "i=0; while [ $i -lt 2100 ]; do echo $i > f$i; i=$((i + 1)); done"
 
 
 @asynccontextmanager
-async def _prepare(ctx: Context) -> AsyncIterator[tuple[SandboxPool, Slot]]:
+async def _prepare(ctx: Context, **options: Any) -> AsyncIterator[tuple[SandboxPool, Slot]]:
     """Acquire a slot in a sandbox with room for its forks."""
-    async with ctx.pool(slots_per_sandbox=4, slot_root="own") as pool, pool.slot() as slot:
+    options = {"slots_per_sandbox": 4, "slot_root": "own", **options}
+    async with ctx.pool(**options) as pool, pool.slot() as slot:
         try:
             await (await slot.checkpoint()).drop()
         except ConfigError as error:
@@ -115,3 +116,28 @@ async def check_busy_slots_refuse_a_checkpoint(ctx: Context) -> None:
         ended = await slot.checkpoint(processes="end")
         that(ended.killed is not None and ended.killed.found > 0, "no process was ended")
         equal(len(await slot.processes()), 0, "processes")
+
+
+@check("checkpoints", "shell", "own-root", own_pool=True)
+async def check_forks_start_in_another_sandbox(ctx: Context) -> None:
+    """Forks that have no room beside their slot start in another sandbox, with the same files, owners, modes, links,
+    holes and sessions; the slot returns to a checkpoint of such a fork.
+    """
+    async with _prepare(ctx, slots_per_sandbox=2, max_sandboxes=2) as (pool, slot):
+        session = slot.session()
+        await session.run("cd /tmp; export A=1")
+        await _print(
+            slot, f"{MANY}; echo one > note; ln note same; mkdir -p /held; chmod 2750 /held; mkfifo /held/pipe"
+        )
+        describe = "cat note f2099; stat -c '%n %F %a %u %g %h %s %Y' note same f2099 /held /held/pipe"
+        expected = await _print(slot, describe)
+        checkpoint = await slot.checkpoint()
+        async with pool.slots(3, from_=checkpoint) as forks:
+            equal(len({fork.sandbox for fork in forks}), 2, "sandboxes of the forks")
+            for fork in forks:
+                equal(await _print(fork, describe), expected, "files of a fork")
+                equal((await fork.session(like=session).run("echo $(pwd) $A")).stdout, "/tmp 1\n", "a fork's session")
+            there = next(fork for fork in forks if fork.sandbox != slot.sandbox)
+            await _print(there, "echo there > note")
+            await slot.restore(await there.checkpoint())
+            equal(await _print(slot, "cat note"), "there\n", "files of the slot")

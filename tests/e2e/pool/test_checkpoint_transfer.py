@@ -1,0 +1,212 @@
+"""Checkpoints leave their sandbox: forks and restores in other ones, hand-overs, and copies that are left."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+
+from hermes_exec import CheckpointLost, ConfigError, Limits, ProfileConfig, SandboxPool, Slot, SlotClosed
+from hermes_exec.pool.checkpoints import Checkpoints, StoredCheckpoint
+from hermes_exec.pool.sandbox import PooledSandbox
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.anyio]
+Image = Callable[[str], str]
+Factory = Callable[..., SandboxPool]
+CHANGE = (
+    "echo one > note; ln note other; mkdir -p d /opt/x; mkfifo pipe; truncate -s 1000000 hole; echo data >> hole; "
+    "rm /etc/issue; rm -r /usr/share/doc; mkdir /usr/share/doc; chmod 4755 /opt/x; ln -s /nowhere link; "
+    "touch -d 1960-01-01 old; touch -d 2001-01-01 /tmp /var/tmp; "
+    "rm -r /var/cache; echo x > /var/cache; chown 7:8 note; head -c 5000000 /dev/urandom > big"
+)
+BY_ENGINE = "-not -path '/etc/host*' -not -path '/etc/resolv*' -not -path '/.dockerenv' -not -path /etc/mtab"
+ROOT = (
+    f"find / -xdev -not -path '/proc*' -not -path '/sys*' -not -path '/dev*' {BY_ENGINE} "
+    "-printf '%p %y %m %u %g %n %T@ %l %b\\n' | sort; "
+    f"find /workspace /opt /etc /tmp -xdev -type f {BY_ENGINE} -exec sha256sum {{}} + | sort"
+)
+"""Everything in the root; the engine writes names of hosts into each sandbox anew."""
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("docker", marks=pytest.mark.docker),
+        pytest.param("singularity", marks=pytest.mark.singularity),
+    ]
+)
+def pool_of(request: pytest.FixtureRequest, docker_image: Image, singularity_image: Image) -> Factory:
+    backend = str(request.param)
+    if backend == "singularity" and os.geteuid() != 0:
+        pytest.skip("slots of Apptainer get their own roots as root")
+    image = (docker_image if backend == "docker" else singularity_image)("debian")
+    return partial(SandboxPool, backend, image=image, max_sandboxes=2, slots_per_sandbox=2, slot_root="own")
+
+
+async def output(slot: Slot, command: str, **options: Any) -> str:
+    result = await slot.run(command, **options)
+    assert result.ok, result
+    return result.stdout
+
+
+def store_of(pool: SandboxPool) -> Checkpoints:
+    running = pool._life.running
+    assert running is not None
+    return running.checkpoints
+
+
+def sandbox_of(pool: SandboxPool, slot: Slot) -> PooledSandbox:
+    running = pool._life.running
+    assert running is not None
+    return running.releases.held[slot.id].sandbox
+
+
+def count_transfers(pool: SandboxPool, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Record the sandbox of each transfer."""
+    store, targets = store_of(pool), []
+    copy = Checkpoints._copy
+
+    async def counted(self: Checkpoints, checkpoint_id: str, stored: StoredCheckpoint, target: PooledSandbox) -> None:
+        targets.append(target.id)
+        await copy(self, checkpoint_id, stored, target)
+
+    monkeypatch.setattr(Checkpoints, "_copy", counted)
+    assert store is not None
+    return targets
+
+
+async def test_root_is_equal_in_another_sandbox(pool_of: Factory, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with pool_of(max_sandboxes=3) as pool, pool.slot() as slot:
+        session = slot.session()
+        await session.run("mkdir -p deep; cd deep; export Y=y; f() { echo f$X$Y; }; X=1; umask 027")
+        await output(slot, CHANGE)
+        first = await slot.checkpoint()
+        await output(slot, "rm -r d; mkdir d; echo two > d/two; mv other /opt/; rm /opt/x -r")
+        checkpoint = await slot.checkpoint()
+        await slot.restore(checkpoint)
+        before = await output(slot, ROOT)
+        targets = count_transfers(pool, monkeypatch)
+        async with pool.slots(5, from_=checkpoint) as forks:
+            assert len({fork.sandbox for fork in forks}) == 3
+            assert sorted(targets) == sorted({fork.sandbox for fork in forks} - {slot.sandbox})
+            for fork in forks:
+                assert (await output(fork, ROOT)).splitlines() == before.splitlines()
+                assert (await fork.session(like=session).run("f; pwd; umask")).stdout == "f1y\n/workspace/deep\n0027\n"
+            there = next(fork for fork in forks if fork.sandbox != slot.sandbox)
+            await output(there, "echo branch > branch")
+            async with await there.checkpoint() as nested:
+                await slot.restore(nested)  # back to the first sandbox, with its own layer alone
+                assert await output(slot, "cat branch d/two") == "branch\ntwo\n"
+                assert len(await nested.sizes()) == len(await checkpoint.sizes()) + 1
+            await there.restore(first)
+            assert await output(there, "ls -A d; cat note other") == "one\none\n"
+            await there.reset()
+            assert await output(there, ROOT) == before
+        assert len(targets) == 4
+        for each in (first, checkpoint):
+            await each.drop()
+        with pytest.raises(SlotClosed, match="dropped"):
+            await pool.acquire(from_=checkpoint)
+    assert pool.stats().slots_quarantined == 0
+
+
+async def test_two_waiters_cause_one_transfer(pool_of: Factory, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with pool_of(slots_per_sandbox=4) as pool, pool.slots(4) as slots:
+        await output(slots[0], "head -c 30000000 /dev/urandom > big; sha256sum big > sum")
+        checkpoint = await slots[0].checkpoint()
+        targets = count_transfers(pool, monkeypatch)
+
+        async def fork() -> None:
+            async with pool.slot(from_=checkpoint) as made:
+                assert made.sandbox != slots[0].sandbox
+                assert await output(made, "sha256sum -c sum") == "big: OK\n"
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(4):
+                tasks.start_soon(fork)
+        assert len(targets) == 1
+
+
+async def test_checkpoint_lives_on_in_a_copy(pool_of: Factory) -> None:
+    async with pool_of(idle_timeout_s=0.5) as pool:
+        slot = await pool.acquire()
+        await output(slot, "echo kept > note")
+        checkpoint = await slot.checkpoint()
+        forks = await pool.slots(2, from_=checkpoint).__aenter__()
+        there = next(fork for fork in forks if fork.sandbox != slot.sandbox)
+        assert pool.stats().checkpoints == 1
+        await sandbox_of(pool, slot).handle.destroy()
+        for fork in forks:
+            if fork is not there:
+                await pool.release(fork)
+        await pool.release(there)
+        await until(lambda: pool.stats().sandboxes["ready"] == 1)
+        await anyio.sleep(1.5)  # its new keeper stays though it is idle
+        async with pool.slot(from_=checkpoint) as fork:
+            assert await output(fork, "cat note") == "kept\n"
+            assert fork.sandbox == there.sandbox
+            await sandbox_of(pool, fork).handle.destroy()
+            with pytest.raises(CheckpointLost):
+                await pool.acquire(from_=checkpoint)
+        await checkpoint.drop()
+
+
+async def test_checkpoint_is_handed_over_before_its_sandbox_ends(pool_of: Factory) -> None:
+    async with pool_of(max_lifetime_s=3.0) as pool:
+        async with pool.slot() as slot:
+            await output(slot, "echo kept > note")
+            checkpoint = await slot.checkpoint()
+        sandboxes = set()
+        for _ in range(3):
+            async with pool.slot(from_=checkpoint) as fork:
+                sandboxes.add(fork.sandbox)
+                assert await output(fork, "cat note") == "kept\n"
+            await anyio.sleep(3.5)
+        assert len(sandboxes) > 1
+        await checkpoint.drop()
+        await until(lambda: pool.stats().sandboxes["ready"] <= 1)
+
+
+async def test_transfer_ends_with_its_cause(pool_of: Factory) -> None:
+    """A request that is cancelled or whose checkpoint is dropped leaves no layers in the other sandbox."""
+    async with pool_of() as pool, pool.slots(2) as slots:
+        await output(slots[0], "for i in $(seq 3000); do echo $i > f$i; done; head -c 100000000 /dev/urandom > big")
+        async with pool.slot() as there:
+            target = sandbox_of(pool, there)
+            for cause in ("cancel", "drop"):
+                checkpoint = await slots[0].checkpoint()
+                async with anyio.create_task_group() as tasks:
+
+                    async def fork() -> None:
+                        with pytest.raises(SlotClosed, match="dropped"):
+                            await pool.acquire(from_=checkpoint)  # noqa: B023
+
+                    tasks.start_soon(fork)
+                    await until(lambda: target.arriving.locked())
+                    await anyio.sleep(0.05)
+                    if cause == "drop":
+                        await checkpoint.drop()
+                    else:
+                        tasks.cancel_scope.cancel()
+                await checkpoint.drop()
+                assert await output(there, "echo lives") == "lives\n"
+                assert store_of(pool)._known_layers(target) == {}
+    assert pool.stats().slots_quarantined == 0
+
+
+async def test_other_images_and_setups_are_refused(pool_of: Factory) -> None:
+    async with pool_of() as pool, pool.slot() as slot:
+        checkpoint = await slot.checkpoint()
+        with pytest.raises(ConfigError, match="leave out profile= and image="):
+            await pool.acquire(ProfileConfig(setup="touch /prepared"), from_=checkpoint)
+        async with pool.slot(ProfileConfig(slot_limits=Limits(pids=50)), from_=checkpoint) as other:
+            assert other.sandbox != slot.sandbox
+        store_of(pool).find(checkpoint).image_id = "sha256:another"
+        with pytest.raises(ConfigError, match="has changed since the checkpoint was made"):
+            async with pool.slots(3, from_=checkpoint):
+                pass
+        assert await output(slot, "echo lives") == "lives\n"
