@@ -250,8 +250,12 @@ func (r *Runner) slotRestore(c *channel.Conversation, params json.RawMessage) (a
 	if err != nil {
 		return nil, err
 	}
-	if err := RenewSlot(r, p.Slot, c.ID); err != nil {
+	stack, err := cp.startStack(c.Ctx)
+	if err != nil {
 		return nil, err
+	}
+	if err := RenewSlot(r, p.Slot, c.ID); err != nil {
+		return nil, errors.Join(err, stack.Release())
 	}
 	var agent *link.Agent
 	adopt := func(renewed *link.Agent) {
@@ -263,7 +267,7 @@ func (r *Runner) slotRestore(c *channel.Conversation, params json.RawMessage) (a
 	}
 	result := restoreResult{Sessions: map[string]sessions.Place{}, Workdir: cp.result.Workdir}
 	// A restore that has begun is finished, even if the call is cancelled.
-	result.ResetResult, err = layered.Restore(r.ctx, c.ID, cp.stack.Use(), adopt)
+	result.ResetResult, err = layered.Restore(r.ctx, c.ID, stack, adopt)
 	if err != nil || !result.Clean {
 		return result, err
 	}

@@ -1,10 +1,13 @@
 package exec
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"sync"
 
 	"hermes-exec/runner/internal/channel"
+	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/layers"
 	"hermes-exec/runner/internal/sessions"
 	"hermes-exec/runner/internal/wire"
@@ -19,6 +22,7 @@ type checkpoint struct {
 	err      error         // why there is no checkpoint
 	result   checkpointResult
 	stack    layers.Stack // one use of each
+	fewer    fewerLayers
 	sessions sessions.Saved
 
 	uses int // by the driver until it drops the checkpoint, by slots that begin with it, and by requests
@@ -170,5 +174,32 @@ func (s *checkpoints) release(cp *checkpoint) error {
 		return nil
 	}
 	cp.sessions.Close()
-	return cp.stack.Release()
+	return errors.Join(cp.stack.Release(), cp.fewer.stack.Release())
+}
+
+// fewerLayers is a stack with the effect of another one that has no room for a further layer.
+type fewerLayers struct {
+	mu    sync.Mutex
+	stack layers.Stack // one use of each; nil: not made yet
+}
+
+// startStack returns the layers of a slot that is set to the checkpoint, with one more use of each, and
+// with room for further ones. Where they cannot be merged for lack of room, the slot gets all of them.
+func (cp *checkpoint) startStack(ctx context.Context) (layers.Stack, error) {
+	if len(cp.stack) < layers.MaxStack {
+		return cp.stack.Use(), nil
+	}
+	cp.fewer.mu.Lock()
+	defer cp.fewer.mu.Unlock()
+	if cp.fewer.stack == nil {
+		merged, err := cp.stack.Merge(ctx)
+		if ipc.IsShortage(err) {
+			return cp.stack.Use(), nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		cp.fewer.stack = merged
+	}
+	return cp.fewer.stack.Use(), nil
 }

@@ -14,6 +14,8 @@ func Measure(string, Bound) (Size, error) { return Size{}, errors.ErrUnsupported
 // Copy is unsupported on this system.
 func Copy(context.Context, string, string, Bound) error { return errors.ErrUnsupported }
 
+func mergeUppers(context.Context, []string, string) error { return errors.ErrUnsupported }
+
 // Pack is unsupported on this system.
 func Pack(context.Context, string, io.Writer) (Skipped, error) {
 	return Skipped{}, errors.ErrUnsupported

@@ -91,6 +91,14 @@ func fill(buffer *[]byte, read func([]byte) (int, error)) (int, error) {
 	return n, err
 }
 
+func removeXattr(fd int, name string) error {
+	p, err := syscall.BytePtrFromString(name)
+	if err != nil {
+		return err
+	}
+	return result(syscall.Syscall(syscall.SYS_FREMOVEXATTR, uintptr(fd), uintptr(unsafe.Pointer(p)), 0))
+}
+
 func setXattr(fd int, name string, value []byte) error {
 	p, err := syscall.BytePtrFromString(name)
 	if err != nil {

@@ -104,6 +104,7 @@ func (l *SlotLayers) Copy(ctx context.Context, agent *link.Agent, bound layers.B
 type Freeze struct {
 	l     *SlotLayers
 	agent *link.Agent
+	base  layers.Stack // the slot's layers, or fewer with the same effect; one use of each
 	layer *layers.Layer
 	next  string // the directory of the slot's further changes
 }
@@ -118,16 +119,18 @@ func (l *SlotLayers) PrepareFreeze(ctx context.Context, agent *link.Agent, limit
 	if err := l.check(ctx, agent); err != nil {
 		return nil, err
 	}
-	if err := checkDepth(s.stack); err != nil {
-		return nil, err
-	}
 	f := &Freeze{l: l, agent: agent, next: filepath.Join(s.dir, "next")}
 	if err := os.Mkdir(f.next, 0o700); err != nil {
 		return nil, ipc.OSError("checkpoint", f.next, err)
 	}
 	var err error
-	if f.layer, err = s.reserve(limit); err != nil {
+	if len(s.stack)+1 < layers.MaxStack {
+		f.base = s.stack.Use()
+	} else if f.base, err = s.stack.Merge(ctx); err != nil { // the slot goes on above the new layer
 		return nil, errors.Join(roomError(s.m.layers, err), os.Remove(f.next))
+	}
+	if f.layer, err = s.reserve(limit); err != nil {
+		return nil, errors.Join(roomError(s.m.layers, err), os.Remove(f.next), f.base.Release())
 	}
 	return f, nil
 }
@@ -158,7 +161,7 @@ func (f *Freeze) Discard() error {
 
 func (f *Freeze) discard() error {
 	_ = os.Remove(f.next) // a reset has removed it
-	return layers.Stack{f.layer}.Release()
+	return f.base.With(f.layer).Release()
 }
 
 // Frozen is the result of a freeze.
@@ -189,9 +192,11 @@ func (f *Freeze) Run(ctx context.Context, workdir string, swap func(*link.Agent)
 		return result, s.giveUp(errors.Join(err, f.discard()))
 	}
 	if len(f.layer.Parts()) == 0 {
-		err = layers.Stack{f.layer}.Release()
+		err = f.discard()
 	} else {
-		s.changeStack(s.stack.With(f.layer))
+		before := s.stack
+		s.changeStack(f.base.With(f.layer))
+		err = before.Release()
 		for _, n := range f.layer.Parts() {
 			s.setup.View.Frozen = append(s.setup.View.Frozen, f.layer.Path(n))
 		}
@@ -296,8 +301,8 @@ func checkDepth(stack layers.Stack) error {
 	if len(stack) < layers.MaxStack {
 		return nil
 	}
-	return failure("no_layers", "the slot has %d layers, the most that it can have: continue from an older one",
-		layers.MaxStack)
+	return failure("no_layers", "the slot has %d layers, and the disk had no room to merge them: make room, and "+
+		"restore it again", layers.MaxStack)
 }
 
 // spend subtracts a size from what is left of a bound.

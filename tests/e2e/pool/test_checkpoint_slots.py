@@ -87,6 +87,37 @@ async def test_limit_of_the_disk_of_checkpoints(pool_of: Factory) -> None:
         await until(lambda: pool.stats().layers[slot.sandbox].bytes == 0)
 
 
+@pytest.mark.whole
+async def test_checkpoints_of_any_depth(pool_of: Factory) -> None:
+    depth = 310
+    async with pool_of() as pool, pool.slot() as slot:
+        await slot.run("mkdir d; touch gone; head -c 20000000 /dev/urandom > big; sha256sum big > sum", check=True)
+        nodes = [await slot.checkpoint()]
+        for number in range(1, depth):
+            await slot.restore(nodes[-1])
+            change = f"echo {number} > n{number}; echo {number} > last; rm -r gone d; mkdir d gone; touch d/{number}"
+            await slot.run(change, check=True)
+            nodes.append(await slot.checkpoint(processes="end" if number % 50 == 0 else "keep"))
+            assert len(await nodes[-1].sizes()) <= 200
+        for number in (depth - 1, 210, 199, 200, 1, 100):
+            async with pool.slots(2, from_=nodes[number]) as forks:
+                for fork in forks:
+                    shown = await fork.run("ls n* | wc -l; cat last; ls d gone; sha256sum -c sum", check=True)
+                    assert shown.stdout == f"{number}\n{number}\nd:\n{number}\n\ngone:\nbig: OK\n"
+        for node in nodes:
+            await node.drop()
+        await slot.reset()
+        assert await ids_of_layers(pool) == []
+
+
+async def ids_of_layers(pool: SandboxPool) -> list[str]:
+    """Return the layers that are in the store of the pool's sandbox."""
+    (sandbox,) = pool._life.running.fleet.sandboxes.values()  # type: ignore[union-attr]
+    base = sandbox.channel.facts.raw["base_dir"]
+    listing = await anyio.run_process(["docker", "exec", sandbox.id, "ls", f"{base}/layers"])
+    return listing.stdout.decode().split()
+
+
 async def test_code_kernel_ends_with_a_restore_and_says_so(docker_image: Image) -> None:
     image = docker_image("debian")
     async with SandboxPool("docker", image=image, max_sandboxes=1, slots_per_sandbox=2) as pool, pool.slot() as slot:
