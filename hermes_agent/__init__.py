@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from hermes_agent.rollout import Rollout
     from hermes_agent.rollout_result import RolloutResult, Timings
     from hermes_agent.scoring import CheckFailed, CommandCheck, Scoring, Verdict, score
+    from hermes_agent.shared_set_up import SharedSetUp
 
 __all__ = [
     "AccessRefused",
@@ -80,6 +81,7 @@ __all__ = [
     "Scoring",
     "ScriptedModel",
     "SessionModel",
+    "SharedSetUp",
     "ShortenOldResults",
     "SummariseOldTurns",
     "Timings",

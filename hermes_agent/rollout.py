@@ -24,6 +24,7 @@ from hermes_agent.messages import Message, ToolCall
 from hermes_agent.models.base import Model, SessionModel
 from hermes_agent.rollout_result import OnStage, RolloutResult, Stage, Timings
 from hermes_agent.scoring import CheckFailed, Files, Scorer, Scoring, Verdict, is_work_error, put_files, score
+from hermes_agent.shared_set_up import SharedSetUp, SlotChoice
 from hermes_exec import ProfileConfig, SandboxPool, Slot, blocking
 from hermes_exec.aio.loop import raise_stray_cancellation
 from hermes_exec.config import nearest
@@ -53,6 +54,8 @@ class Rollout:
         image: Image of the slot, as in `SandboxPool.slot`.
         profile: Profile of the slot, as in `SandboxPool.slot`.
         workdir: Working directory of the slot, as in `SandboxPool.slot`.
+        shared: The set-up (`files` and `prepare`) that this rollout shares with others that run in a pool, each of them
+            in a fork of one slot. None: the rollout sets up its slot itself, as `run_in` always does.
         loop: Arguments of `AgentLoop` (`max_turns`, `hooks`, …).
         program: A harness that runs in the slot in place of the `AgentLoop`: a recipe (`harness`), a program and its
             arguments, with the task in place of `{task}`, or a text for the slot's shell. `messages` is then a text or
@@ -81,6 +84,7 @@ class Rollout:
     image: str | None = None
     profile: str | ProfileConfig | None = None
     workdir: str | None = None
+    shared: SharedSetUp | None = None
     loop: Mapping[str, Any] = field(default_factory=dict)
     program: str | Sequence[str] | Harness | None = None
     gateway: Gateway | None = None
@@ -147,7 +151,12 @@ class Rollout:
         async def acquire_and_run() -> None:
             if self._scores_in_fork:
                 pool.check_checkpoints(self.profile, self.image)
-            async with pool.slot(self.profile, self.image, self.workdir) as slot:
+            choice = SlotChoice(self.profile, self.image, self.workdir)
+            if self.shared is not None:
+                async with self.shared.slot(pool, choice, run.set_up_shared) as (slot, is_fork):
+                    await run.work_in(slot, is_fork=is_fork)
+                return
+            async with pool.slot(*choice) as slot:
                 await run.run_in(slot)
 
         return await run.collect(acquire_and_run)
@@ -229,7 +238,17 @@ class _RolloutRun:
 
     async def run_in(self, slot: Slot) -> None:
         """Set up the slot, let the model work, and score."""
-        self._result = replace(self._result, isolation=str(slot.isolation.level), sandbox=str(slot.sandbox))
+        await self._set_up_checked(slot)
+        await self.work_in(slot)
+
+    async def set_up_shared(self, slot: Slot) -> None:
+        """Set up the slot of a `SharedSetUp`, for which other rollouts may wait."""
+        await self._set_up_checked(slot)
+        self._begin("slot")
+        self._notify_stage("queue")
+
+    async def _set_up_checked(self, slot: Slot) -> None:
+        self._note_slot(slot)
         self._begin("task")
         self._notify_stage("setup")
         try:
@@ -240,6 +259,16 @@ class _RolloutRun:
             if slot.disk_full:
                 await slot.check_disk()
             raise
+
+    def _note_slot(self, slot: Slot) -> None:
+        self._result = replace(self._result, isolation=str(slot.isolation.level), sandbox=str(slot.sandbox))
+
+    async def work_in(self, slot: Slot, *, is_fork: bool = False) -> None:
+        """Let the model work in a slot that is set up, and score. `is_fork`: a reset of the slot sets it up again."""
+        self._note_slot(slot)
+        self._begin("task")
+        if is_fork:
+            await slot.note_prepared()
         episode = await (self._run_loop(slot) if self._rollout.program is None else self._run_program(slot))
         self._result = replace(self._result, episode=episode, cause=episode.cause)
         self._begin("scoring")
@@ -249,7 +278,7 @@ class _RolloutRun:
         await self._collect_artifacts(slot, episode)
         if self._rollout.scoring is not None and episode.trainable:
             scoring = replace(self._rollout.scoring, check=partial(self._check, self._rollout.scoring.check))
-            verdict, killed = await score(slot, episode, scoring, self._set_up)
+            verdict, killed = await score(slot, episode, scoring, None if is_fork else self._set_up)
             self._result = replace(self._result, verdict=verdict, killed=killed)
         self._begin("done")
 

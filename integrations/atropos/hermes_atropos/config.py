@@ -120,6 +120,11 @@ class SandboxEnvConfig(BaseEnvConfig):  # type: ignore[misc]
         "reroll",
         description="If the code of a reward raises: reroll the rollout, give it the reward 0, or stop the run",
     )
+    fork_groups: bool = Field(
+        False,
+        description="Whether to set up a slot once for a group and run its rollouts in forks, which needs slots with "
+        "checkpoints",
+    )
     max_rerolls: int = Field(8, ge=0, description="Maximum number of rerolls in a group")
     eval_samples: int = Field(1, ge=1, description="Number of rollouts of each item of an evaluation")
     max_failed_groups: int = Field(8, ge=1, description="Number of consecutive failed groups that stops the run")

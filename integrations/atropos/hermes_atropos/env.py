@@ -120,6 +120,9 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
     ) -> Mapping[str, Any] | None:
         """Prepare the slot before the episode. The return value becomes `ctx.meta` and `workspace_meta` for the reward.
         If `SandboxSpec.keep` names files, this is called again in the clean slot before these files are restored.
+
+        With `fork_groups` it is called once for a group, with an id of the group. Each rollout runs in a fork of this
+        slot and gets a deep copy of the return value.
         """
 
     async def compute_reward(self, item: ItemT, result: Episode, ctx: ToolContext) -> float | Verdict:
@@ -225,6 +228,7 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
         try:
             async with self.config.make_pool() as self.pool:
                 if self.config.uses_pool_image:
+                    self._check_forks()
                     async with self.pool.slot() as slot:
                         await self.reachability.check(slot, None)
                 guard_hooks(self, self.scheduler)
@@ -244,6 +248,14 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
                 await self._disconnect()
                 await close_servers(self.server)
 
+    def _check_forks(self) -> None:
+        """Raise ConfigError if `fork_groups` needs checkpoints that slots with the pool's image cannot have."""
+        if self.config.fork_groups:
+            try:
+                self.pool.check_checkpoints()
+            except ConfigError as error:
+                raise ConfigError(f"fork_groups: {error}") from None
+
     def _set_group_limit(self) -> int:
         """Set and return the number of groups at a time, as many as the pool has slots for. Raise ConfigError if the
         pool is too small for one group or for `max_num_workers` groups.
@@ -251,7 +263,10 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
         slots, size, wanted = self.pool.stats().slots_most, self.config.group_size, self.config.max_num_workers
         groups = slots // size
         if groups < 1:
-            raise ConfigError(f"a group of {size} needs {size} slots, but the pool has at most {slots}")
+            raise ConfigError(
+                f"a group of {size} needs {size} slots, but the pool has at most {slots}: set max_sandboxes or "
+                "slots_per_sandbox, or a smaller group_size"
+            )
         if wanted > groups:
             raise ConfigError(
                 f"max_num_workers is {wanted}, but {slots} slots are enough for {groups} groups of {size} only: set it "

@@ -9,7 +9,7 @@ import gc
 import logging
 import uuid
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import anyio
@@ -31,6 +31,7 @@ from hermes_atropos.context import ToolContext
 from hermes_atropos.environment import Environment
 from hermes_atropos.errors import EnvironmentMistake, EnvironmentStopped, ServerReachable
 from hermes_atropos.evaluation import EvaluatedItem
+from hermes_atropos.group_set_up import GroupSetUp
 from hermes_atropos.groups import (
     Group,
     KeptGroups,
@@ -287,16 +288,46 @@ class RolloutScheduler(Generic[ItemT]):
         missing = self._env.config.group_size - len(group.done)
         if not missing:
             return
+        if self._env.config.fork_groups:
+            await self._fill_with_forks(item, spec, model, group, missing)
+            return
         acquisition = self._env.pool.slots(missing, spec.profile, spec.image, spec.workdir)
         async with acquisition as slots, PlainTaskGroup() as tasks:
             for slot in slots:
-                tasks.start_soon(self._roll, item, spec, model, group, slot)
+                tasks.start_soon(self._roll_in, slot, item, spec, model, group)
 
-    async def _roll(self, item: ItemT, spec: SandboxSpec, model: SessionModel, group: Group, first: Slot) -> None:
-        result = mark_for_reroll(await self._rollout(item, spec, group.toolsets).run_in(first, model))
+    async def _fill_with_forks(
+        self, item: ItemT, spec: SandboxSpec, model: SessionModel, group: Group, missing: int
+    ) -> None:
+        set_up = GroupSetUp()
+        try:
+            async with PlainTaskGroup() as tasks:
+                for _ in range(missing):
+                    tasks.start_soon(self._roll, item, spec, model, group, set_up)
+        finally:
+            await set_up.shared.drop()
+
+    async def _roll_in(self, slot: Slot, item: ItemT, spec: SandboxSpec, model: SessionModel, group: Group) -> None:
+        result = await self._rollout(item, spec, group.toolsets).run_in(slot, model)
         # Released now, not when the slowest rollout of the group ends, because others wait for slots.
-        await self._env.pool.release(first)
+        await self._env.pool.release(slot)
+        await self._roll(item, spec, model, group, None, result)
+
+    async def _roll(
+        self,
+        item: ItemT,
+        spec: SandboxSpec,
+        model: SessionModel,
+        group: Group,
+        set_up: GroupSetUp | None,
+        first: RolloutResult | None = None,
+    ) -> None:
+        """Run a rollout until it has a reward. `first` is the result of the first attempt, if that was made before."""
+        result = first
         while True:
+            if result is None:
+                result = await self._rollout(item, spec, group.toolsets, set_up).run(self._env.pool, model)
+            result = mark_for_reroll(result)
             self.tally.add(result)
             done = finish_rollout(result, self._env.config.sequences)
             if done is not None:
@@ -309,7 +340,7 @@ class RolloutScheduler(Generic[ItemT]):
             group.rerolls[cause] += 1
             self.tally.reroll(cause)
             logger.info("rerolling a rollout of group %d: %s", group.number, explain_outcome(result))
-            result = mark_for_reroll(await self._rollout(item, spec, group.toolsets).run(self._env.pool, model))
+            result = None
 
     def _note_share(self, share: float) -> None:
         """Count the share of a rollout's sampled ids that is trained, and warn once if it is small."""
@@ -323,26 +354,31 @@ class RolloutScheduler(Generic[ItemT]):
                 self._env.config.sequences,
             )
 
-    def _rollout(self, item: ItemT, spec: SandboxSpec, toolsets: Sequence[str]) -> Rollout:
+    def _rollout(
+        self, item: ItemT, spec: SandboxSpec, toolsets: Sequence[str], set_up: GroupSetUp | None = None
+    ) -> Rollout:
         env, config = self._env, self._env.config
         trajectory_id = uuid.uuid4().hex
-        meta: dict[str, Any] = {}
+        set_up_id, meta = (trajectory_id, {}) if set_up is None else (set_up.id, set_up.meta)
 
         async def prepare(slot: Slot) -> None:
             await env.reachability.check(slot, spec.profile)
             ctx = ToolContext(slot)
             with translate_hook_errors(env, "setup_trajectory_workspace"):
-                facts = await env.setup_trajectory_workspace(item, trajectory_id=trajectory_id, exec_tool=ctx.exec_tool)
+                facts = await env.setup_trajectory_workspace(item, trajectory_id=set_up_id, exec_tool=ctx.exec_tool)
             meta.clear()
             meta.update(facts or {})
+            if set_up is not None:
+                set_up.copy_meta()
 
         async def check(slot: Slot, episode: Episode) -> Verdict:
+            own_meta = meta if set_up is None else set_up.copy_meta()
             try:
-                return await compute(ToolContext(slot, meta=meta), episode)
+                return await compute(ToolContext(slot, meta=own_meta), episode, own_meta)
             except Exception as error:  # noqa: BLE001 - the code of a reward may raise anything
                 return judge_reward_error(error, config.on_reward_error)
 
-        async def compute(ctx: ToolContext, episode: Episode) -> Verdict:
+        async def compute(ctx: ToolContext, episode: Episode, meta: Mapping[str, Any]) -> Verdict:
             if not env.verifies:
                 with translate_hook_errors(env, "compute_reward"):
                     return to_verdict(await env.compute_reward(item, episode, ctx))
@@ -367,6 +403,7 @@ class RolloutScheduler(Generic[ItemT]):
             image=spec.image,
             profile=spec.profile,
             workdir=spec.workdir,
+            shared=None if set_up is None else set_up.shared,
             **agent_options(spec, config, toolsets),
         )
 
