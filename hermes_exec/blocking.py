@@ -197,6 +197,7 @@ class Checkpoint(SyncFacade[checkpoint.Checkpoint]):
     on_fork = FacadeMember[checkpoint.Checkpoint, tuple[str, ...]](lambda facade: facade.wrapped.on_fork)
     dropped = FacadeMember[checkpoint.Checkpoint, bool](lambda facade: facade.wrapped.dropped)
     sizes = blocking(checkpoint.Checkpoint.sizes)
+    save = blocking(checkpoint.Checkpoint.save)
     drop = closing(checkpoint.Checkpoint.drop)
 
     def __enter__(self) -> Self:
@@ -208,7 +209,7 @@ class Checkpoint(SyncFacade[checkpoint.Checkpoint]):
         self.drop()
 
 
-async def _drop(_: slot.Slot, result: checkpoint.Checkpoint) -> None:
+async def _drop(_: object, result: checkpoint.Checkpoint) -> None:
     await result.drop()
 
 
@@ -284,6 +285,7 @@ class SandboxPool(SyncFacade[pool.SandboxPool]):
     slots = context(pool.SandboxPool.slots, _wrap_slots)
     fork = context(pool.SandboxPool.fork, _wrap_slots)
     acquire = wraps(pool.SandboxPool.acquire, Slot, undo=pool.SandboxPool.release)
+    load = wraps(pool.SandboxPool.load, Checkpoint, undo=_drop)
     abilities = blocking(pool.SandboxPool.abilities)
     prewarm = blocking(pool.SandboxPool.prewarm)
     prefetch = blocking(pool.SandboxPool.prefetch)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from os import PathLike
 from secrets import token_hex
 from typing import Any, NamedTuple
 
@@ -33,7 +34,7 @@ from hermes_exec.pool.state import Phase
 from hermes_exec.pool.template import Template
 from hermes_exec.pool.transfer import copy_checkpoint, parse_layers
 from hermes_exec.slot.answers import remote_failure
-from hermes_exec.slot.checkpoint import Checkpoint, CheckpointAnswer, ProcessPolicy, States
+from hermes_exec.slot.checkpoint import ALWAYS_LEFT_OUT, Checkpoint, CheckpointAnswer, ProcessPolicy, States
 from hermes_exec.slot.slot import Slot
 
 logger = logging.getLogger(__name__)
@@ -85,6 +86,9 @@ class StoredCheckpoint:
 class Checkpoints:
     """The living checkpoints of one pool."""
 
+    write: Callable[[Checkpoint, str | PathLike[str]], Awaitable[None]]
+    """Writes a checkpoint into a file; the creator of the pool sets it."""
+
     def __init__(self, fleet: Fleet, releases: Releases) -> None:
         self._fleet = fleet
         self._releases = releases
@@ -108,23 +112,16 @@ class Checkpoints:
         assert slot is not None
         assert request is not None
         check_slot(pooled)
-        checkpoint_id = f"c{token_hex(8)}"
-        stored = StoredCheckpoint(sandbox.template, sandbox.image_id, request, slot)
-        self._stored[checkpoint_id] = stored
-        self._add_copy(checkpoint_id, sandbox, ())
+        checkpoint_id = self.add(StoredCheckpoint(sandbox.template, sandbox.image_id, request, slot), sandbox)
         params = {"checkpoint": checkpoint_id, "processes": processes, **sandbox.template.checkpoint_limit}
         try:
             reply = await scope.call("slot.checkpoint", params, timeout_s=timeout_s)
             answer, layers = CheckpointAnswer.parse(reply), parse_layers(reply)
         except BaseException:
             # The runner may have made it, or still make it.
-            self._drop_later(checkpoint_id)
+            self.give_up(checkpoint_id)
             raise
-        known = self._known_layers(sandbox)
-        stored.layers = tuple(known[layer][0] if layer in known else object() for layer in layers)
-        if sandbox.record.id in stored.copies:
-            stored.copies[sandbox.record.id] = CheckpointCopy(sandbox, layers)
-        stored.made = True
+        self.complete(checkpoint_id, sandbox, layers)
         restored = {} if scope.start is None else scope.start.sessions
         volumes = getattr(sandbox.template.backend_config, "shared_volumes", ())
         return Checkpoint(
@@ -132,12 +129,34 @@ class Checkpoints:
             image=sandbox.template.image,
             answer=answer,
             session_ids={session.wire_id: session_id for session_id, session in restored.items()},
-            shared_volumes=tuple(volume_parts(volume)[1] for volume in volumes),
+            left_out=(*ALWAYS_LEFT_OUT, *(f"the shared volume {volume_parts(volume)[1]}" for volume in volumes)),
             states=states,
             on_fork=on_fork,
-            drop=self.drop,
-            measure=self.measure,
+            owner=self,
         )
+
+    def add(self, stored: StoredCheckpoint, sandbox: PooledSandbox) -> str:
+        """Add a checkpoint that is being made in a sandbox, which is kept from now on, and return its new id."""
+        checkpoint_id = f"c{token_hex(8)}"
+        self._stored[checkpoint_id] = stored
+        self._add_copy(checkpoint_id, sandbox, ())
+        return checkpoint_id
+
+    def complete(self, checkpoint_id: str, sandbox: PooledSandbox, layers: tuple[str, ...]) -> None:
+        """Record that a checkpoint is made, and its layers in the sandbox, the oldest first."""
+        stored, present_layers = self._stored[checkpoint_id], self._known_layers(sandbox)
+        stored.layers = tuple(present_layers[layer][0] if layer in present_layers else object() for layer in layers)
+        if sandbox.record.id in stored.copies:
+            stored.copies[sandbox.record.id] = CheckpointCopy(sandbox, layers)
+        stored.made = True
+
+    def give_up(self, checkpoint_id: str) -> None:
+        """Forget a checkpoint that was not made, and drop what the sandbox has of it."""
+        self._drop_later(checkpoint_id)
+
+    async def save(self, checkpoint: Checkpoint, path: str | PathLike[str]) -> None:
+        """Implement `Checkpoint.save`."""
+        await self.write(checkpoint, path)
 
     def find(self, checkpoint: Checkpoint) -> StoredCheckpoint:
         """Return a living checkpoint.
@@ -294,8 +313,8 @@ class Checkpoints:
 
     async def _copy(self, checkpoint_id: str, stored: StoredCheckpoint, target: PooledSandbox) -> None:
         began = time.monotonic()
-        known = {identity: (layer, base) for layer, (identity, base) in self._known_layers(target).items()}
-        present = [known[each][0] if each in known else None for each in stored.layers]
+        present_layers = {identity: (layer, base) for layer, (identity, base) in self._known_layers(target).items()}
+        present = [present_layers[each][0] if each in present_layers else None for each in stored.layers]
         sources = [copy.sandbox for copy in stored.copies.values() if copy.sandbox.record.phase is Phase.READY]
 
         def check() -> None:
@@ -303,7 +322,7 @@ class Checkpoints:
                 raise SlotClosed("the checkpoint was dropped")
 
         with ExitStack() as in_use:
-            for each in {id(each): each for each in (stored, *(base for _, base in known.values()))}.values():
+            for each in {id(each): each for each in (stored, *(base for _, base in present_layers.values()))}.values():
                 in_use.enter_context(each.use())
             for source in sources:
                 try:

@@ -78,6 +78,6 @@ class HandOvers:
             ready = [each for each in records.values() if each.available and each.template == template.key]
             unsuited = sum(self._retires_at(each, keeps_checkpoints=False) > now for each in ready)
             await self._queue.warm(template, unsuited + 1)
-        if not (found := find()):
+        if not (suited := find()):
             raise ChannelLost("no other sandbox is ready")
-        return self._fleet.sandboxes[max(found, key=self._retires_at).id]
+        return self._fleet.sandboxes[max(suited, key=self._retires_at).id]

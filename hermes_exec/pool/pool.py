@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hermes_exec.pool.running import RunningPool
     from hermes_exec.pool.templates import Templates
     from hermes_exec.results import Abilities, IsolationLevel, PoolStats, SlotRoot
-    from hermes_exec.slot.checkpoint import AnyCheckpoint
+    from hermes_exec.slot.checkpoint import AnyCheckpoint, Checkpoint
     from hermes_exec.slot.slot import AnySlot, Slot
     from hermes_exec.tracing import Tracer
 
@@ -459,6 +459,38 @@ class SandboxPool:
         from hermes_exec.pool.checkpoints import check_template
 
         check_template(self._templates.get(profile, image))
+
+    async def load(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        profile: str | ProfileConfig | None = None,
+        image: str | None = None,
+        allow_other_image: bool = False,
+    ) -> Checkpoint:
+        """Return a checkpoint from a file that `Checkpoint.save` has written, in a sandbox of this profile and image.
+
+        The file is not trusted: what no slot could have made is refused, and nothing is written outside of the layers.
+        The ids in `Checkpoint.sessions` are those of the saved sessions.
+
+        Args:
+            path: The file.
+            profile: As for `acquire`.
+            image: As for `acquire`.
+            allow_other_image: Whether the image, by the engine's id, and the commands of `setup` may be others than
+                those that the checkpoint was made with. Its layers then lie over other files.
+
+        Raises:
+            ConfigError: If it is no such file, if an entry is refused (the message has its name), or if the slots have
+                another image or no root of their own.
+            OSError: If it cannot be read, or a disk has no room. Otherwise as `prewarm`.
+        """
+        from hermes_exec.pool.saved import load_checkpoint
+
+        running = self._life.check_open()
+        return await load_checkpoint(
+            running.fleet, running.queue, path, profile, image, allow_other_image=allow_other_image
+        )
 
     async def prewarm(self, n: int, profile: str | ProfileConfig | None = None, image: str | None = None) -> None:
         """Wait until `n` sandboxes are ready, and launch the missing ones. Idle ones are closed as usual.

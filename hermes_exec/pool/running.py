@@ -23,6 +23,7 @@ from hermes_exec.pool.launch import OnPull
 from hermes_exec.pool.observe import offer_view
 from hermes_exec.pool.release import Releases
 from hermes_exec.pool.templates import Templates
+from hermes_exec.slot.checkpoint import Checkpoint
 
 
 def register_at_exit(work: Callable[[], None]) -> Callable[[], None]:
@@ -63,6 +64,7 @@ class RunningPool:
         self.checkpoints = Checkpoints(self.fleet, self.releases)
         self.queue = Queue(self.fleet, self.releases, self.checkpoints)
         HandOvers(self.fleet, self.queue, self.checkpoints)
+        self.checkpoints.write = self._save
 
     async def open(self) -> None:
         """Check the backend, start background tasks, and wait for `min_sandboxes`. Raises as `SandboxPool.acquire`."""
@@ -89,6 +91,11 @@ class RunningPool:
             await self.end()
             raise
         self._opened = True
+
+    async def _save(self, checkpoint: Checkpoint, path: str | os.PathLike[str]) -> None:
+        from hermes_exec.pool.saved import save_checkpoint
+
+        await save_checkpoint(self.checkpoints, checkpoint, path)
 
     @property
     def is_open(self) -> bool:

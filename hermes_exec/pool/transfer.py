@@ -147,7 +147,13 @@ async def complete(
     sessions: Mapping[str, Mapping[str, Any]],
 ) -> tuple[str, ...]:
     """Make the layers that a sandbox has received a checkpoint, and return their ids there."""
-    params = {"checkpoint": checkpoint_id, "layers": list(layers), "workdir": workdir, "sessions": sessions}
+    params = {
+        "checkpoint": checkpoint_id,
+        "layers": list(layers),
+        "workdir": workdir,
+        "sessions": sessions,
+        **target.template.checkpoint_limit,
+    }
     return parse_layers(await ask(target, "checkpoint.put", params), len(layers))
 
 

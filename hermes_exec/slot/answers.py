@@ -31,6 +31,8 @@ PLAIN_ERRORS: Mapping[str, type[ExecError]] = {
     "bad_request": ConfigError,
     "user": ConfigError,
     "isolation": IsolationError,
+    "refused": ConfigError,
+    "other_root": ConfigError,
 }
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Protocol, Self, get_args
 from weakref import WeakKeyDictionary
@@ -72,8 +73,9 @@ class Checkpoint:
     `copied` tells whether the slot's changes were copied; otherwise they were frozen, which has effects in the slot
     (docs/fork.md, "How it works"). `on_fork` are the commands that run in each fork and after each restore.
 
-    It lives in the sandbox of the slot, which the pool keeps as long as the checkpoint is not dropped. When the sandbox
-    dies, the checkpoint is lost (CheckpointLost). `async with checkpoint:` drops it at the end of the block.
+    It lives in the sandbox of the slot, and in those to which forks have taken it. The pool keeps one of them as long
+    as the checkpoint is not dropped. When they die, the checkpoint is lost (CheckpointLost). `async with checkpoint:`
+    drops it at the end of the block.
     """
 
     holds: Literal["root"] = "root"
@@ -85,24 +87,23 @@ class Checkpoint:
         image: str | None,
         answer: CheckpointAnswer,
         session_ids: Mapping[str, str],
-        shared_volumes: tuple[str, ...],
+        left_out: tuple[str, ...],
         states: States,
         on_fork: tuple[str, ...] = (),
-        drop: Callable[[Checkpoint], Awaitable[None]],
-        measure: Callable[[Checkpoint], Awaitable[Mapping[str, Any]]],
+        owner: CheckpointOwner,
     ) -> None:
         self.id = id
         self.image = image
         self.workdir = answer.workdir
         self.sessions: Mapping[str, str] = {session_ids.get(wire, wire): cwd for wire, cwd in answer.sessions.items()}
-        self.left_out = (*ALWAYS_LEFT_OUT, *(f"the shared volume {path}" for path in shared_volumes))
+        self.left_out = left_out
         self.killed = answer.killed
         self.copied = answer.copied
         self.on_fork = on_fork
         self.dropped = False
         self._session_ids = {wire: session_ids.get(wire, wire) for wire in answer.sessions}
         self._states = states
-        self._drop, self._measure = drop, measure
+        self._owner = owner
 
     def __repr__(self) -> str:
         return f"<Checkpoint {self.id}{' dropped' if self.dropped else ''}>"
@@ -115,7 +116,7 @@ class Checkpoint:
         Raises:
             SlotClosed: If it was dropped. CheckpointLost: If its sandbox has ended.
         """
-        layers = items(await self._measure(self), "layers")
+        layers = items(await self._owner.measure(self), "layers")
         return tuple(LayerSize(integer(layer, "entries"), integer(layer, "bytes")) for layer in layers)
 
     async def drop(self) -> None:
@@ -123,7 +124,26 @@ class Checkpoint:
 
         Slots that were acquired from it or restored to it do not change, and the former still return to it by `reset`.
         """
-        await self._drop(self)
+        await self._owner.drop(self)
+
+    async def save(self, path: str | PathLike[str]) -> None:
+        """Write the checkpoint into a file of this host, from which `SandboxPool.load` makes a checkpoint again.
+
+        The file has the layers over the image, not the image. Of the shell sessions it has directories, functions,
+        aliases and options, but no variable and no environment: the slots that continue them give them their own.
+        Files of the slot are in it as they are, secrets included, so only its owner may read the file. Saved states of
+        a Toolbox are not in it. The file appears under its name when it is complete; after an error or a cancellation,
+        nothing is left.
+
+        Raises:
+            OSError: If the file cannot be written, or directories are nested more than 500 deep (ENAMETOOLONG).
+            SlotClosed: If the checkpoint was dropped. CheckpointLost: If its sandboxes have ended.
+        """
+        await self._owner.save(self, path)
+
+    def session_id(self, wire_id: str) -> str:
+        """Return the `Session.id` of a session of the checkpoint, by its id on the wire."""
+        return self._session_ids.get(wire_id, wire_id)
 
     async def __aenter__(self) -> Self:
         return self
@@ -143,6 +163,19 @@ class Checkpoint:
                     raise ProtocolError("the sandbox sent a restored session without an id")
                 sessions[session_id] = RestoredSession(name, from_wire(facts.get("cwd"), "cwd"))
         return SlotStart(from_wire(answer.get("workdir"), "workdir"), sessions, self._states)
+
+
+class CheckpointOwner(Protocol):
+    """The pool's part of its checkpoints."""
+
+    async def drop(self, checkpoint: Checkpoint) -> None:
+        """Implement `Checkpoint.drop`."""
+
+    async def measure(self, checkpoint: Checkpoint) -> Mapping[str, Any]:
+        """Return the runner's facts. Raises as `Checkpoint.sizes`."""
+
+    async def save(self, checkpoint: Checkpoint, path: str | PathLike[str]) -> None:
+        """Implement `Checkpoint.save`."""
 
 
 class StateKey:

@@ -322,12 +322,12 @@ class Slot:
         *,
         cwd: str | PathLike[str] | None = None,
         env: Environment | None = None,
-        like: Session | SyncFacade[Session] | None = None,
+        like: Session | SyncFacade[Session] | str | None = None,
     ) -> Session:
         """Return a shell whose state lasts between its commands. It starts at its first command, or by `async with`.
 
-        `like` is a session of another slot, of which this slot was acquired as a fork: the returned session continues
-        from its state in the checkpoint.
+        `like` is a session of another slot, of which this slot was acquired as a fork, or its id in
+        `Checkpoint.sessions`: the returned session continues from its state in the checkpoint.
 
         Raises:
             ConfigError: If the checkpoint of this slot does not hold `like`, or `cwd` or `env` is given too.
@@ -340,19 +340,20 @@ class Slot:
             return self._find_session(like.wrapped if isinstance(like, SyncFacade) else like)
         return Session(self._scope, self._scope.facts, self.workdir, cwd, self._with_extra(env))
 
-    def _find_session(self, like: Session) -> Session:
-        if like.belongs_to(self._scope):
+    def _find_session(self, like: Session | str) -> Session:
+        if isinstance(like, Session) and like.belongs_to(self._scope):
             return like
-        handle = self._restored_sessions.get(like.id or "")
+        session_id = like if isinstance(like, str) else like.id
+        handle = self._restored_sessions.get(session_id or "")
         if handle is not None and handle.belongs_to(self._scope):
             return handle
-        session = Session.from_checkpoint(self._scope, like.id) if like.id is not None else None
-        if session is None or like.id is None:
+        session = Session.from_checkpoint(self._scope, session_id) if session_id is not None else None
+        if session is None or session_id is None:
             raise ConfigError(
                 "the checkpoint of this slot does not hold that session: start the session before "
                 "`slot.checkpoint()`, and acquire the slot with from_="
             )
-        self._restored_sessions[like.id] = session
+        self._restored_sessions[session_id] = session
         return session
 
     async def processes(self) -> list[ProcessInfo]:

@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from os import PathLike
 from random import Random
 from typing import Any
 from unittest.mock import patch
@@ -209,7 +210,9 @@ class Store:
 
     scope: SlotScope
 
-    async def create(self, processes: ProcessPolicy, timeout_s: float | None, states: States) -> Checkpoint:
+    async def create(
+        self, processes: ProcessPolicy, timeout_s: float | None, states: States, on_fork: tuple[str, ...]
+    ) -> Checkpoint:
         params = {"checkpoint": "c1", "processes": processes}
         answer = CheckpointAnswer.parse(await self.scope.call("slot.checkpoint", params, timeout_s=timeout_s))
         return Checkpoint(
@@ -217,21 +220,25 @@ class Store:
             image=None,
             answer=answer,
             session_ids={},
-            shared_volumes=(),
+            left_out=(),
             states=states,
-            drop=self.drop,
-            measure=self.measure,
+            on_fork=on_fork,
+            owner=self,
         )
 
-    def use(self, checkpoint: Checkpoint) -> contextlib.AbstractContextManager[None]:
+    @contextlib.asynccontextmanager
+    async def use(self, checkpoint: Checkpoint) -> AsyncIterator[None]:
         assert checkpoint.id == "c1"
-        return contextlib.nullcontext()
+        yield
 
     async def restore(self, checkpoint: Checkpoint) -> None:
         checkpoint.start(await self.scope.call("slot.restore", {"checkpoint": checkpoint.id}, timeout_s=5))
 
     async def drop(self, checkpoint: Checkpoint) -> None:
         checkpoint.dropped = True
+
+    async def save(self, checkpoint: Checkpoint, path: str | PathLike[str]) -> None:
+        raise NotImplementedError
 
     async def measure(self, checkpoint: Checkpoint) -> Mapping[str, Any]:
         return await self.scope.call("checkpoint.info", {"checkpoint": checkpoint.id}, timeout_s=5)

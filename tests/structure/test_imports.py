@@ -20,7 +20,7 @@ LAYERS = (
     ("hermes_exec._lazy",),
     ("hermes_exec.checks", "hermes_exec.results", "hermes_exec.private_files", "hermes_exec.file_lock"),
     ("hermes_exec.aio", "hermes_exec.config"),
-    ("hermes_exec.redact", "hermes_exec.backends", "hermes_exec.channel"),
+    ("hermes_exec.redact", "hermes_exec.backends", "hermes_exec.channel", "hermes_exec.archives"),
     ("hermes_exec.tracing",),
     ("hermes_exec.slot",),
     ("hermes_exec.blocking", "hermes_exec.pool"),

@@ -160,10 +160,17 @@ func (r *Runner) makeCheckpoint(ctx context.Context, p checkpointParams, cp *che
 	return nil
 }
 
+// newFullError returns the error for a store that has reached its limit.
+func newFullError(err error) error {
+	full := new(layers.FullError)
+	errors.As(err, &full)
+	return &wire.Error{Kind: "store_full", Message: err.Error(), Path: wire.Bytes(full.Dir)}
+}
+
 // explain returns the error of a checkpoint that could not be made.
 func explain(scope *command.Scope, err error) error {
 	if full := new(layers.FullError); errors.As(err, &full) {
-		return &wire.Error{Kind: "store_full", Message: err.Error(), Path: wire.Bytes(full.Dir)}
+		return newFullError(err)
 	}
 	if errors.Is(err, layers.ErrTooLarge) {
 		return &ipc.Error{Kind: "too_large", Message: err.Error()}
@@ -312,7 +319,7 @@ type layerFacts struct {
 }
 
 func (r *Runner) checkpointInfo(c *channel.Conversation, params json.RawMessage) (any, error) {
-	cp, err := r.holdCheckpoint(c, params)
+	cp, err := holdCheckpoint(r, c, params)
 	if err != nil {
 		return nil, err
 	}

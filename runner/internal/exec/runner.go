@@ -63,8 +63,8 @@ var Methods = map[string]Method{
 	"slot.processes": (*Runner).slotProcesses, "slot.view": (*Runner).slotView,
 	"slot.checkpoint": (*Runner).slotCheckpoint, "slot.restore": (*Runner).slotRestore,
 	"checkpoint.drop": (*Runner).checkpointDrop, "checkpoint.info": (*Runner).checkpointInfo,
-	"checkpoint.get": (*Runner).checkpointGet, "checkpoint.put": (*Runner).checkpointPut,
-	"layer.get": (*Runner).layerGet, "layer.put": (*Runner).layerPut,
+	"checkpoint.get": checkpointGet, "checkpoint.put": checkpointPut,
+	"layer.get": layerGet, "layer.put": layerPut,
 }
 
 func init() {

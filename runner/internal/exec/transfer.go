@@ -24,14 +24,14 @@ type layerContents struct {
 	Directories []ipc.Bytes `json:"directories"`
 }
 
-func (r *Runner) checkpointGet(c *channel.Conversation, params json.RawMessage) (any, error) {
+func checkpointGet(r *Runner, c *channel.Conversation, params json.RawMessage) (any, error) {
 	var p struct {
 		Variables bool `json:"variables"`
 	}
 	if err := channel.Decode(params, &p); err != nil {
 		return nil, err
 	}
-	cp, err := r.holdCheckpoint(c, params)
+	cp, err := holdCheckpoint(r, c, params)
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +53,7 @@ func (r *Runner) checkpointGet(c *channel.Conversation, params json.RawMessage) 
 }
 
 // holdCheckpoint returns the checkpoint that a request names with one more use, which the caller ends.
-func (r *Runner) holdCheckpoint(c *channel.Conversation, params json.RawMessage) (*checkpoint, error) {
+func holdCheckpoint(r *Runner, c *channel.Conversation, params json.RawMessage) (*checkpoint, error) {
 	cp, err := r.checkpoints.find(c, params)
 	if err == nil && (cp == nil || !r.checkpoints.hold(cp)) {
 		err = errNoCheckpoint
@@ -69,12 +69,12 @@ type partParams struct {
 	Limit      int64     `json:"limit"`
 }
 
-func (r *Runner) layerGet(c *channel.Conversation, params json.RawMessage) (any, error) {
+func layerGet(r *Runner, c *channel.Conversation, params json.RawMessage) (any, error) {
 	var p partParams
 	if err := channel.Decode(params, &p); err != nil {
 		return nil, err
 	}
-	cp, err := r.holdCheckpoint(c, params)
+	cp, err := holdCheckpoint(r, c, params)
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +114,7 @@ func (s *sender) Write(data []byte) (int, error) {
 	return len(data), nil
 }
 
-func (r *Runner) layerPut(c *channel.Conversation, params json.RawMessage) (any, error) {
+func layerPut(r *Runner, c *channel.Conversation, params json.RawMessage) (any, error) {
 	var p partParams
 	if err := channel.Decode(params, &p); err != nil {
 		return nil, err
@@ -178,10 +178,11 @@ func receiveArchive(c *channel.Conversation, unpack func(in io.Reader) error) er
 	return <-result
 }
 
-func (r *Runner) checkpointPut(_ *channel.Conversation, params json.RawMessage) (any, error) {
+func checkpointPut(r *Runner, _ *channel.Conversation, params json.RawMessage) (any, error) {
 	var p struct {
-		Checkpoint string `json:"checkpoint"`
-		Layers     []struct{ Put, Have string }
+		Checkpoint string                    `json:"checkpoint"`
+		Layers     []layerName               `json:"layers"`
+		Limit      int64                     `json:"limit"`
 		Workdir    ipc.Bytes                 `json:"workdir"`
 		Sessions   map[string]sessions.State `json:"sessions"`
 	}
@@ -200,35 +201,47 @@ func (r *Runner) checkpointPut(_ *channel.Conversation, params json.RawMessage) 
 		<-cp.made
 		return map[string]any{"layers": cp.result.Layers}, cp.err
 	}
-	err = func() error {
-		store, _, err := slots.LayerStore(r.slots)
-		if err != nil {
-			return err
-		}
-		if cp.sessions, err = r.sessions.Import(p.Sessions); err != nil {
-			return err
-		}
-		stack := layers.Stack{}
-		for _, wanted := range p.Layers {
-			layer := r.arrivals.use(p.Checkpoint, wanted.Put)
-			if wanted.Put == "" {
-				layer = store.Use(wanted.Have)
-			}
-			if layer == nil {
-				cp.sessions.Close()
-				return errors.Join(errNoCheckpoint, stack.Release())
-			}
-			stack = stack.With(layer)
-		}
-		cp.stack = stack
-		cp.result = checkpointResult{Layers: stack.IDs(), Sessions: cp.sessions.Places(), Workdir: p.Workdir}
-		return nil
-	}()
+	err = assemble(r, cp, p.Layers, p.Limit)
 	if err == nil {
-		if problem := r.arrivals.drop(p.Checkpoint); problem != nil {
-			r.log.Printf("checkpoint: %v", problem)
+		if cp.sessions, err = r.sessions.Import(p.Sessions); err != nil {
+			err = errors.Join(err, cp.stack.Release())
 		}
+	}
+	cp.result = checkpointResult{Layers: cp.stack.IDs(), Sessions: cp.sessions.Places(), Workdir: p.Workdir}
+	if problem := r.arrivals.drop(p.Checkpoint); err == nil && problem != nil {
+		r.log.Printf("checkpoint: %v", problem)
 	}
 	r.checkpoints.finish(cp, err)
 	return map[string]any{"layers": cp.result.Layers}, err
+}
+
+// layerName names a layer that has arrived for a checkpoint (Put), or one that the sandbox has.
+type layerName struct {
+	Put  string `json:"put"`
+	Have string `json:"have"`
+}
+
+// assemble gives a checkpoint its layers, the oldest first. With them, all layers of the sandbox may
+// have limit bytes; 0 for no limit.
+func assemble(r *Runner, cp *checkpoint, names []layerName, limit int64) error {
+	store, _, err := slots.LayerStore(r.slots)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		var layer *layers.Layer
+		if name.Put == "" {
+			layer = store.Use(name.Have)
+		} else if layer = r.arrivals.use(cp.id, name.Put); layer != nil {
+			layer.Complete()
+		}
+		if layer == nil {
+			return errors.Join(errNoCheckpoint, cp.stack.Release())
+		}
+		cp.stack = cp.stack.With(layer)
+	}
+	if err := store.CheckLimit(limit); err != nil {
+		return errors.Join(newFullError(err), cp.stack.Release())
+	}
+	return nil
 }

@@ -121,6 +121,20 @@ func (s *Store) Use(id string) *Layer {
 	return l
 }
 
+// CheckLimit returns a FullError if all complete layers have more than limit bytes; 0 is no limit.
+func (s *Store) CheckLimit(limit int64) error {
+	if limit == 0 {
+		return nil
+	}
+	s.measure()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.total.Bytes > limit {
+		return &FullError{Dir: s.Dir, Bytes: s.total.Bytes, Limit: limit}
+	}
+	return nil
+}
+
 // Total returns the size of the layers that are measured, and measures the others in the background.
 func (s *Store) Total() Size {
 	s.mu.Lock()

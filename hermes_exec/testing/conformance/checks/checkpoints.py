@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -141,3 +142,27 @@ async def check_forks_start_in_another_sandbox(ctx: Context) -> None:
             await _print(there, "echo there > note")
             await slot.restore(await there.checkpoint())
             equal(await _print(slot, "cat note"), "there\n", "files of the slot")
+
+
+@check("checkpoints", "shell", "own-root", own_pool=True)
+async def check_saved_checkpoint_is_loaded(ctx: Context) -> None:
+    """A checkpoint that was saved into a file and loaded again starts slots with the same files; sessions continue in
+    their directory, without variables.
+    """
+    async with _prepare(ctx) as (pool, slot):
+        session = slot.session()
+        await session.run("cd /tmp; export A=held")
+        await _print(slot, "echo one > note; ln note same; mkdir -p /held; chmod 2750 /held; mkfifo /held/pipe")
+        describe = "cat note; stat -c '%n %F %a %u %g %h %s %Y' note same /held /held/pipe"
+        expected = await _print(slot, describe)
+        checkpoint = await slot.checkpoint()
+        with TemporaryDirectory() as directory:
+            await checkpoint.save(f"{directory}/saved.hxcp")
+            await checkpoint.drop()
+            loaded = await pool.load(f"{directory}/saved.hxcp")
+        async with pool.slot(from_=loaded) as fork:
+            equal(await _print(fork, describe), expected, "files of the fork")
+            (session_id,) = loaded.sessions
+            continued = await fork.session(like=session_id).run("echo $(pwd) $A")
+            equal(continued.stdout, "/tmp\n", "the session of the fork")
+        await loaded.drop()

@@ -1,0 +1,1 @@
+"""Files of checkpoints: reading and writing them, without a pool."""

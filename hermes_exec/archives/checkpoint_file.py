@@ -1,0 +1,251 @@
+"""The file of a checkpoint (`.hxcp`): a tar of `checkpoint.json`, and an archive for each directory of each layer."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import tarfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, NamedTuple, Self
+
+from hermes_exec.errors import ConfigError
+
+FORMAT = "hermes-exec checkpoint"
+VERSION = 1
+FACTS_NAME = "checkpoint.json"
+MOST_FACTS_BYTES = 64 << 20
+MOST_LAYERS = 200
+BLOCK = tarfile.BLOCKSIZE
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFacts:
+    """The contents of `checkpoint.json`.
+
+    `image_id` is the engine's id of the image, and `setup` a digest of the commands that had prepared its sandbox.
+    `layers` has the directories that each layer changes, the oldest first. `sessions` has, by their names in the
+    layers' sandbox, the ids and states of shell sessions, without variables.
+    """
+
+    image: str | None
+    image_id: str
+    setup: str
+    workdir: str
+    holds: str
+    left_out: tuple[str, ...]
+    on_fork: tuple[str, ...]
+    layers: tuple[tuple[str, ...], ...]
+    sessions: Mapping[str, Mapping[str, Any]] = field(repr=False)
+
+    def to_json(self) -> bytes:
+        """Return the bytes of `checkpoint.json`."""
+        facts = {"format": FORMAT, "version": VERSION, **asdict(self)}
+        return json.dumps(facts, indent=1, ensure_ascii=True).encode()
+
+    @classmethod
+    def parse(cls, data: bytes) -> CheckpointFacts:
+        """Parse `checkpoint.json`. Raises ValueError that names the field that is wrong."""
+        facts = json.loads(data)
+        if not isinstance(facts, dict) or facts.get("format") != FORMAT:
+            raise ValueError("it is not the description of a checkpoint")
+        if facts.get("version") != VERSION:
+            raise ValueError(f"its version is {facts.get('version')!r}, and this program reads version {VERSION}")
+        if not (facts.get("image") is None or isinstance(facts["image"], str)):
+            raise ValueError("image is no text")
+        for name in ("image_id", "setup", "workdir", "holds"):
+            if not isinstance(facts.get(name), str):
+                raise ValueError(f"{name} is no text")
+        layers, sessions = facts.get("layers"), facts.get("sessions")
+        if not isinstance(layers, list) or len(layers) > MOST_LAYERS:
+            raise ValueError(f"layers is no list of at most {MOST_LAYERS}")
+        if not isinstance(sessions, dict) or not all(
+            isinstance(each, dict) and isinstance(each.get("id"), str) and isinstance(each.get("state"), dict)
+            for each in sessions.values()
+        ):
+            raise ValueError("sessions is no mapping of states")
+        return cls(
+            image=facts["image"],
+            image_id=facts["image_id"],
+            setup=facts["setup"],
+            workdir=facts["workdir"],
+            holds=facts["holds"],
+            left_out=_texts(facts, "left_out"),
+            on_fork=_texts(facts, "on_fork"),
+            layers=tuple(_texts({"layers": layer}, "layers") for layer in layers),
+            sessions=sessions,
+        )
+
+    def part_names(self) -> Iterator[tuple[int, int, str]]:
+        """Yield the layer, the number of the directory and the name of the entry of each part, in order."""
+        for layer, directories in enumerate(self.layers):
+            for number in range(len(directories)):
+                yield layer, number, f"layers/{layer}/{number}.tar"
+
+
+def _texts(facts: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    values = facts.get(name)
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise ValueError(f"{name} is no list of texts")
+    return tuple(values)
+
+
+class CheckpointWriter:
+    """Writes the file of a checkpoint; blocking. It gets its name by `commit`; without that, nothing is left."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+        if self._path.is_dir():
+            raise IsADirectoryError(f"{self._path} is a directory: name a file")
+        self._temporary = self._path.with_name(f".{self._path.name}.{secrets.token_hex(8)}.part")
+        self._file: BinaryIO = open(self._temporary, "xb", opener=_open_private)  # noqa: SIM115
+        self._began = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(OSError):  # what a full disk did not take is not needed any more
+            self._file.close()
+        self._temporary.unlink(missing_ok=True)
+
+    def write_facts(self, facts: CheckpointFacts) -> None:
+        """Write `checkpoint.json`, which has to be first."""
+        self.begin(FACTS_NAME)
+        self.write(facts.to_json())
+        self.end(FACTS_NAME)
+
+    def begin(self, name: str) -> None:
+        """Begin an entry. Its header is written by `end`, when its size is known."""
+        self._began = self._file.seek(0, os.SEEK_END)
+        self._file.write(_header(name, 0))
+
+    def write(self, data: bytes) -> None:
+        """Write bytes of the entry."""
+        self._file.write(data)
+
+    def end(self, name: str) -> None:
+        """Complete an entry."""
+        size = self._file.tell() - self._began - BLOCK
+        self._file.write(b"\0" * (-size % BLOCK))
+        self._file.seek(self._began)
+        self._file.write(_header(name, size))
+        self._file.seek(0, os.SEEK_END)
+
+    def commit(self) -> None:
+        """Complete the file and give it its name."""
+        self._file.write(b"\0" * 2 * BLOCK)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        os.replace(self._temporary, self._path)
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _header(name: str, size: int) -> bytes:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mode = size, 0o600
+    return entry.tobuf(tarfile.GNU_FORMAT)
+
+
+class Part(NamedTuple):
+    """The archive of a layer's changes to one directory: its place in the file."""
+
+    layer: int
+    directory: str
+    name: str
+    offset: int
+    size: int
+
+
+class CheckpointReader:
+    """Reads the file of a checkpoint; blocking. Nothing in it is trusted, and nothing of it is unpacked.
+
+    Raises:
+        OSError: If it cannot be read.
+        ConfigError: If it is no file of a checkpoint; the message has the name of the entry.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._file: BinaryIO = self.path.open("rb")
+        try:
+            self._length = os.fstat(self._file.fileno()).st_size
+            size = self._read_header(0, FACTS_NAME)
+            if size > MOST_FACTS_BYTES:
+                raise self._error(FACTS_NAME, "it is too large")
+            try:
+                self.facts = CheckpointFacts.parse(self._file.read(size))
+            except (ValueError, RecursionError) as error:
+                raise self._error(FACTS_NAME, str(error)) from None
+            self.parts = tuple(self._read_parts(BLOCK + size + -size % BLOCK))
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def read(self, part: Part, offset: int, count: int) -> bytes:
+        """Return at most `count` bytes of a part, from `offset` on; b"" at its end."""
+        self._file.seek(part.offset + offset)
+        return self._file.read(max(0, min(count, part.size - offset)))
+
+    def open(self, part: Part) -> PartFile:
+        """Return a part as a file without a name."""
+        return PartFile(self, part)
+
+    def _error(self, name: str, problem: str) -> ConfigError:
+        return ConfigError(f"{self.path} cannot be used, because of its entry {name!r}: {problem}")
+
+    def _read_header(self, at: int, name: str) -> int:
+        """Check the header at a position, which must be of a file of this name, and return its size."""
+        self._file.seek(at)
+        block = self._file.read(BLOCK)
+        if len(block) < BLOCK:
+            raise self._error(name, "the file ends before it")
+        try:
+            entry = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+        except tarfile.HeaderError as error:
+            raise self._error(name, f"there is another header than a tar's ({error})") from None
+        if entry.name != name or entry.type != tarfile.REGTYPE:
+            raise self._error(entry.name, f"a file {name!r} must be here")
+        if entry.size < 0 or entry.size > self._length - at - BLOCK:
+            raise self._error(name, "the file ends in it")
+        return entry.size
+
+    def _read_parts(self, at: int) -> Iterator[Part]:
+        for layer, number, name in self.facts.part_names():
+            size = self._read_header(at, name)
+            yield Part(layer, self.facts.layers[layer][number], name, at + BLOCK, size)
+            at += BLOCK + size + -size % BLOCK
+        self._file.seek(at)
+        if self._file.read(2 * BLOCK) != b"\0" * 2 * BLOCK:
+            raise self._error("the end", "two empty blocks must be here")
+
+
+class PartFile:
+    """A part of a checkpoint as a file that is read once."""
+
+    def __init__(self, reader: CheckpointReader, part: Part) -> None:
+        self._reader, self._part, self._at = reader, part, 0
+
+    def read(self, count: int = -1) -> bytes:
+        """Return the next bytes."""
+        data = self._reader.read(self._part, self._at, self._part.size if count < 0 else count)
+        self._at += len(data)
+        return data
