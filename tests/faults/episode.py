@@ -74,6 +74,8 @@ def pool_options(backend: str, faults: Faults, evidence: Evidence, options: dict
         options = {**options, "volumes": [f"{evidence.path}:/evidence"]}
         common["slot_root"] = "shared"
     elif backend != "docker":
+        if backend == "singularity" and os.geteuid() == 0:
+            common["slot_root"] = "own"
         options = {**options, "base_dir": os.environ.get(SANDBOXES) or tempfile.gettempdir()}
     elif isinstance(evidence, Directory):
         small = {"/hermes-exec/state/base": f"size={ROOM_MB}m,mode=711"}

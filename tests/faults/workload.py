@@ -15,6 +15,7 @@ import anyio
 from hermes_exec import (
     AcquireTimeout,
     ChannelLost,
+    CheckpointLost,
     LaunchError,
     OutcomeUnknown,
     SandboxDied,
@@ -22,6 +23,7 @@ from hermes_exec import (
     Slot,
     SlotClosed,
 )
+from tests.faults.checkpoints import find_left_layers, use_checkpoint
 
 WORKERS = 16
 ROUNDS = 3
@@ -29,7 +31,7 @@ PATIENCE_S = 60.0
 """Time limit of a command that is not meant to reach it."""
 PAST_S = 30.0
 """How far a call may go past its time limit on a busy machine; one that the limit does not end would go on for ever."""
-BROKEN = (SandboxDied, OutcomeUnknown, ChannelLost, SlotClosed)
+BROKEN = (SandboxDied, OutcomeUnknown, ChannelLost, SlotClosed, CheckpointLost)
 """What a call may raise when something broke."""
 
 
@@ -101,16 +103,19 @@ class Worker:
             self.cancelled,
             self.late,
             self.reset,
+            self.checkpoint,
+            self.checkpoint,
         ]
 
-    def _wrong(self, what: str) -> None:
+    def note(self, what: str) -> None:
+        """Record what is wrong."""
         self.record.wrong.append(f"worker {self.number}: {what}")
 
     async def _clean(self, slot: Slot) -> None:
         if left := await slot.files.list("."):
-            self._wrong(f"an acquired slot had {[entry.name for entry in left]}")
+            self.note(f"an acquired slot had {[entry.name for entry in left]}")
         if living := await slot.processes():
-            self._wrong(f"an acquired slot had {living}")
+            self.note(f"an acquired slot had {living}")
 
     async def _told(self, limit_s: float, call: Callable[[str], Awaitable[None]]) -> None:
         """Make a call with a trace of its own; afterwards it must have run once, or have raised."""
@@ -132,7 +137,7 @@ class Worker:
         finally:
             told.seconds = time.monotonic() - began
             if told.seconds > limit_s + PAST_S:
-                self._wrong(f"{told.name} took {told.seconds:.1f} s with a limit of {limit_s:g} s: {told.error}")
+                self.note(f"{told.name} took {told.seconds:.1f} s with a limit of {limit_s:g} s: {told.error}")
         return told
 
     async def output(self, slot: Slot, _: Path) -> None:
@@ -143,7 +148,7 @@ class Worker:
             text = f"{self.evidence(name)}; head -c {size} /dev/zero | tr '\\0' x; echo {name}; exit {code}"
             result = await slot.run(text, timeout_s=PATIENCE_S)
             if (result.stdout, result.exit_code) != ("x" * size + name + "\n", code):
-                self._wrong(f"{name}: {len(result.stdout)} bytes, not {size} and {code}: {result!r:.2000}")
+                self.note(f"{name}: {len(result.stdout)} bytes, not {size} and {code}: {result!r:.2000}")
 
         await self._told(PATIENCE_S, call)
 
@@ -160,7 +165,7 @@ class Worker:
             )
             expected = "".join(f"{i}\n" for i in range(1, lines + 1)).encode()
             if b"".join(got) != expected or result.stdout_total_bytes != len(expected):
-                self._wrong(f"{name}: {sum(map(len, got))} of {len(expected)} bytes came live, {result.stderr!r}")
+                self.note(f"{name}: {sum(map(len, got))} of {len(expected)} bytes came live, {result.stderr!r}")
 
         await self._told(PATIENCE_S, call)
 
@@ -171,7 +176,7 @@ class Worker:
         async def call(name: str) -> None:
             result = await slot.run(f"{self.evidence(name)}; sha256sum", stdin=data, timeout_s=PATIENCE_S)
             if result.stdout.split()[:1] != [hashlib.sha256(data).hexdigest()]:
-                self._wrong(f"{name}: another digest: {result}")
+                self.note(f"{name}: another digest: {result}")
 
         await self._told(PATIENCE_S, call)
 
@@ -193,7 +198,7 @@ class Worker:
                 got = b"".join([piece async for piece in process.stdout])
             ended = await process.wait(PATIENCE_S)
             if got != sent + b"end\n" or ended.exit_code != 0:
-                self._wrong(f"{name}: {len(got)} of {len(sent) + 4} bytes from a process, exit code {ended.exit_code}")
+                self.note(f"{name}: {len(got)} of {len(sent) + 4} bytes from a process, exit code {ended.exit_code}")
 
         await self._told(2 * PATIENCE_S, self._ungrouped(call))
 
@@ -217,7 +222,7 @@ class Worker:
                 async def call(name: str, value: int = value) -> None:
                     result = await session.run(f"{self.evidence(name)}; x=$((x + 1)); echo $x", timeout_s=PATIENCE_S)
                     if result.stdout != f"{value}\n":
-                        self._wrong(f"{name}: a session said not {value} but: {result}")
+                        self.note(f"{name}: a session said not {value} but: {result}")
 
                 await self._told(PATIENCE_S, call)
 
@@ -227,7 +232,7 @@ class Worker:
         path = f"f{self.count}"
         await slot.files.write_bytes(path, data)
         if await slot.files.read_bytes(path) != data:
-            self._wrong(f"{path} is not what was written")
+            self.note(f"{path} is not what was written")
 
     async def trees(self, slot: Slot, directory: Path) -> None:
         """A tree that goes up and comes down."""
@@ -240,7 +245,7 @@ class Worker:
         await slot.files.upload(source, "tree")
         await slot.files.download("tree", target)
         if {entry.name: entry.read_bytes() for entry in target.iterdir()} != contents:
-            self._wrong("a tree came back otherwise")
+            self.note("a tree came back otherwise")
         await slot.files.remove("tree", recursive=True)
 
     async def cancelled(self, slot: Slot, _: Path) -> None:
@@ -259,16 +264,21 @@ class Worker:
         async def call(name: str) -> None:
             result = await slot.run(f"{self.evidence(name)}; sleep {self.nap}", timeout_s=limit_s)
             if not result.timed_out:
-                self._wrong(f"{name} ended with {result.exit_code} and was to reach its time limit: {result.stderr!r}")
+                self.note(f"{name} ended with {result.exit_code} and was to reach its time limit: {result.stderr!r}")
 
         await self._watched("timed out", limit_s, call)
+
+    async def checkpoint(self, slot: Slot, _: Path) -> None:
+        """A state to which the slot returns, and from which others start."""
+        self.count += 1
+        await use_checkpoint(self, slot)
 
     async def reset(self, slot: Slot, _: Path) -> None:
         """A slot that is emptied."""
         await slot.files.write_bytes("before", b"")
         await slot.reset()
         if await slot.files.exists("before"):
-            self._wrong("a reset left a file")
+            self.note("a reset left a file")
 
 
 async def work(pool: SandboxPool, evidence: Callable[[str], str], directory: Path, seed: int) -> Record:
@@ -278,4 +288,5 @@ async def work(pool: SandboxPool, evidence: Callable[[str], str], directory: Pat
         for number in range(WORKERS):
             worker = Worker(pool, record, evidence, number, seed)
             tasks.start_soon(worker.work, directory)
+    record.wrong += await find_left_layers(pool)
     return record

@@ -56,7 +56,8 @@ func (s *Server) Facts() any {
 // numbers of 64 bits.
 func (s *Server) Report() (report []byte) {
 	memory, stored := s.memory.Stats(), slots.LayersSize(s.slots)
-	for _, n := range []int64{memory.Limit, memory.Used, memory.Peak, memory.Dropped, int64(stored.Entries), stored.Bytes} {
+	figures := []int64{memory.Limit, memory.Used, memory.Peak, memory.Dropped, int64(stored.Entries), stored.Bytes}
+	for _, n := range figures {
 		report = binary.BigEndian.AppendUint64(report, uint64(max(0, n)))
 	}
 	return report
