@@ -5,6 +5,7 @@ It prints a line when it begins, and one after each thing that was done.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import sys
@@ -12,14 +13,14 @@ from typing import Any
 
 import anyio
 
-from hermes_exec import SandboxPool, Slot
+from hermes_exec import AcquireTimeout, ConfigError, SandboxPool, Slot, SlotBusy
 
 SLOTS = 64
 
 
-async def use(slot: Slot, draw: random.Random) -> None:
+async def use(pool: SandboxPool, slot: Slot, draw: random.Random) -> None:
     """One thing that a rollout does."""
-    match draw.randrange(6):
+    match draw.randrange(8):
         case 0:
             await slot.run("seq 2000", timeout_s=60)
         case 1:
@@ -31,8 +32,21 @@ async def use(slot: Slot, draw: random.Random) -> None:
             await slot.files.write_bytes("file", draw.randbytes(20_000))
         case 4:
             await slot.run("wc -c", stdin=draw.randbytes(100_000))
+        case 5 | 6:
+            await checkpoint(pool, slot, draw)
         case _:
             await slot.session().run("setsid sleep 1000 & x=1")
+
+
+async def checkpoint(pool: SandboxPool, slot: Slot, draw: random.Random) -> None:
+    """Return to a checkpoint, or start another slot from it, where there are any."""
+    with contextlib.suppress(ConfigError, AcquireTimeout, SlotBusy):
+        async with await slot.checkpoint(processes=draw.choice(("keep", "end"))) as made:
+            if draw.random() < 0.5:
+                await slot.restore(made)
+            else:
+                async with pool.slot(from_=made, timeout_s=1) as fork:
+                    await fork.run("ls", timeout_s=60)
 
 
 async def work(pool: SandboxPool, number: int) -> None:
@@ -41,7 +55,7 @@ async def work(pool: SandboxPool, number: int) -> None:
     while True:
         async with pool.slot(timeout_s=None) as slot:
             for _ in range(draw.randint(1, 6)):
-                await use(slot, draw)
+                await use(pool, slot, draw)
                 print(number, flush=True)
 
 

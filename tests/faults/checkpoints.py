@@ -95,7 +95,7 @@ async def _cancel(worker: Worker, slot: Slot, checkpoint: Checkpoint, value: str
 async def find_left_layers(pool: SandboxPool) -> list[str]:
     """Return the layers that are left although no checkpoint and no slot uses them."""
     try:
-        await until(lambda: not any(pool.stats().layers.values()), LAYERS_S)
+        await until(lambda: not any(map(any, pool.stats().layers.values())), LAYERS_S)
     except (AssertionError, TimeoutError, OutcomeUnknown):
         return [f"{sandbox} still has layers: {size}" for sandbox, size in pool.stats().layers.items() if any(size)]
     return []
