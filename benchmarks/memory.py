@@ -82,5 +82,5 @@ async def measure_idle_sandbox(backend: str) -> tuple[dict[str, int], list[dict[
         await anyio.sleep(IDLE_S)
         pid = await to_thread.run_sync(runner_pid, backend, slots[0].sandbox)
         each = [{field: memory_kb(process, field) for field in MEMORY_FIELDS} for process in (pid, *children(pid))]
-        assert len(each) == SLOTS + 1, f"{len(each) - 1} processes for {SLOTS} slots"
+        assert len(each) == SLOTS + 2, f"{len(each) - 1} processes for {SLOTS} slots and a spare agent"
         return each[0], each[1:]

@@ -54,8 +54,8 @@ class Labels:
 
 
 RUNNER_PIDS, SLOT_PIDS = 32, 28
-"""Threads of the runner (23 measured) and of programs that attach to it (4), and of each slot's agent (26). They count
-against the limit of a sandbox too.
+"""Threads of the runner (23 measured) and of programs that attach to it (4), and of an agent (26): each slot has one,
+and one waits for a slot. They count against the limit of a sandbox too.
 """
 
 
@@ -91,7 +91,7 @@ class LaunchSpec:
     @property
     def sandbox_pids(self) -> int | None:
         """The process limit of a whole sandbox: for its slots plus the runner itself."""
-        return None if self.limits.pids is None else self.limits.pids + RUNNER_PIDS + SLOT_PIDS * self.slots
+        return None if self.limits.pids is None else self.limits.pids + RUNNER_PIDS + SLOT_PIDS * (self.slots + 1)
 
 
 def check_host_sandbox(backend: str, spec: LaunchSpec) -> None:

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"hermes-exec/runner/internal/accounts"
 	"hermes-exec/runner/internal/children"
@@ -22,10 +24,14 @@ import (
 
 const linkFD = 3
 
+// slotThreads are about the threads that an agent needs for its slot. It makes them before it has one.
+const slotThreads = 17
+
 // agent serves one slot.
 type agent struct {
 	conn  *ipc.Conn
-	lanes []*ipc.Conn // one for each thread that is prepared for work of the slot
+	lanes []*ipc.Conn     // one for each thread that is prepared for work of the slot
+	gates []chan struct{} // closed when the lane opens
 	ready atomic.Bool
 
 	setup   isolation.Setup
@@ -79,6 +85,7 @@ func Main(args []string) int {
 	}
 	a.conn = conn
 	a.table = children.NewTable(func(exit ipc.Exit) { _ = conn.Event(ipc.EventExit, exit) })
+	initproc.ReserveThreads(slotThreads)
 	_ = conn.Run(a.handle, nil)
 	// The serving runner has ended, and nothing of the slot may outlive it.
 	if a.ready.Load() {
@@ -144,16 +151,42 @@ func (a *agent) setUp(m *ipc.Message) (any, []int, error) {
 	})
 }
 
-// startLanes starts a prepared thread for each lane.
+// startLanes starts a prepared thread for each lane, which serves from openLanes on.
 func (a *agent) startLanes(forSpawn, forFiles func() error) error {
-	n := min(a.setup.SpawnLanes, len(a.lanes))
-	serve := func(lanes []*ipc.Conn, prepare func() error) error {
-		return threads.Start(len(lanes), prepare, func(i int) { _ = lanes[i].Serve(a.handleLane) })
+	a.setup.SpawnLanes = min(a.setup.SpawnLanes, len(a.lanes))
+	n := a.setup.SpawnLanes
+	a.gates = make([]chan struct{}, len(a.lanes))
+	for i := range a.gates {
+		a.gates[i] = make(chan struct{})
 	}
-	if err := serve(a.lanes[:n], forSpawn); err != nil {
+	serve := func(from, to int, prepare func() error) error {
+		return threads.Start(to-from, prepare, func(i int) {
+			<-a.gates[from+i]
+			_ = a.lanes[from+i].Serve(a.handleLane)
+		})
+	}
+	if err := serve(0, n, forSpawn); err != nil {
 		return err
 	}
-	return serve(a.lanes[n:], forFiles)
+	return serve(n, len(a.lanes), forFiles)
+}
+
+// lanePause is about how long a thread that begins to wait keeps a processor of the Go runtime.
+const lanePause = 2 * time.Millisecond
+
+// openLanes opens the lanes for commands at once and the others one after the other, the last first.
+//
+// Not the obvious code: see docs/why-not-obvious.md ("Lanes opened one by one").
+func openLanes(commands, others []chan struct{}) {
+	for _, gate := range commands {
+		close(gate)
+	}
+	go func() {
+		for _, gate := range slices.Backward(others) {
+			time.Sleep(lanePause)
+			close(gate)
+		}
+	}()
 }
 
 func (a *agent) handleLane(ctx context.Context, op string, m *ipc.Message) (any, []int, error) {

@@ -35,6 +35,7 @@ func (a *agent) prepare(s isolation.Setup) (isolation.Ready, error) {
 	go a.table.Reap()
 	a.trimmer = initproc.NewIdleTrimmer()
 	a.ready.Store(true)
+	openLanes(a.gates[:a.setup.SpawnLanes], a.gates[a.setup.SpawnLanes:])
 	return isolation.Ready{PID: os.Getpid()}, nil
 }
 

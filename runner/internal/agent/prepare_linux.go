@@ -97,6 +97,7 @@ func (a *agent) prepare(s isolation.Setup) (isolation.Ready, error) {
 		initproc.IgnoreSignals()
 	}
 	a.ready.Store(true)
+	openLanes(a.gates[:a.setup.SpawnLanes], a.gates[a.setup.SpawnLanes:])
 	return isolation.Ready{PID: os.Getpid(), SetupMS: float64(time.Since(began).Microseconds()) / 1000}, nil
 }
 

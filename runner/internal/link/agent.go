@@ -149,8 +149,8 @@ type laneGroup struct {
 
 // groups lists the lanes in the order in which the agent gets them.
 func (h *Agent) groups() []laneGroup {
-	return []laneGroup{{&h.spawnLanes, spawnLaneCount}, {&h.fileLanes, fileLaneCount}, {&h.treeLanes, treeLaneCount},
-		{&h.spillLanes, spillLaneCount}}
+	return []laneGroup{{&h.spawnLanes, spawnLaneCount}, {&h.spillLanes, spillLaneCount},
+		{&h.treeLanes, treeLaneCount}, {&h.fileLanes, fileLaneCount}}
 }
 
 // EndError returns why the agent has ended, nil while it runs.

@@ -14,14 +14,18 @@ import (
 // crashState is the end of an agent that the Go runtime has aborted.
 const crashState = "exit status 2"
 
-// Start starts an agent that the slot does not use yet. again means that the caller may try once
-// more: there may be room for its threads now, and otherwise the second error names the missing
-// resource.
-func Start(ctx context.Context, plan Config) (h *Agent, again bool, err error) {
-	if h, err = launch(plan); err != nil {
-		kind := Refusal(err)
-		return nil, false, failure(kind, "the slot's agent cannot be started: %v%s", err, processLimit(kind))
+// Start gives a slot to an agent that waits for one, or to a new one if waiting is nil. The slot does not
+// use it yet. again means that the caller may try once more, with a new one: there may be room for its
+// threads now, and otherwise the second error names the missing resource.
+func Start(ctx context.Context, plan Config, waiting *Waiting) (h *Agent, again bool, err error) {
+	prepared := waiting != nil
+	if !prepared {
+		if waiting, err = launch(plan); err != nil {
+			kind := Refusal(err)
+			return nil, false, failure(kind, "the slot's agent cannot be started: %v%s", err, processLimit(kind))
+		}
 	}
+	h = newAgent(plan, waiting)
 	ctx, cancel := context.WithTimeout(ctx, plan.Limit)
 	defer cancel()
 	if err := h.setUp(ctx); err != nil {
@@ -30,7 +34,7 @@ func Start(ctx context.Context, plan Config) (h *Agent, again bool, err error) {
 		<-h.ended
 		var e *ipc.Error
 		if errors.As(err, &e) {
-			return nil, false, e
+			return nil, prepared, e
 		}
 		if h.endState == crashState {
 			return nil, true, failure("exhausted",
@@ -38,10 +42,10 @@ func Start(ctx context.Context, plan Config) (h *Agent, again bool, err error) {
 				h.endState, processLimit("exhausted"))
 		}
 		if ctx.Err() != nil { // also when the driver has cancelled a command whose time was over meanwhile
-			err = errSlowSetup
+			err, prepared = errSlowSetup, false
 		}
 		// Neither the time nor the signal proves anything about the sandbox.
-		return nil, false, failure("exhausted", "the slot's agent did not get ready: %v (%s)", err, h.endState)
+		return nil, prepared, failure("exhausted", "the slot's agent did not get ready: %v (%s)", err, h.endState)
 	}
 	return h, false, nil
 }
@@ -79,8 +83,17 @@ func (h *Agent) setUp(ctx context.Context) error {
 	return err
 }
 
-// launch starts the agent's process and reads its link.
-func launch(plan Config) (*Agent, error) {
+// Waiting is the process of an agent that has no slot yet.
+type Waiting struct {
+	conn    *ipc.Conn
+	process *os.Process
+	ended   chan struct{} // closed when the process was waited for
+	state   *os.ProcessState
+	err     error
+}
+
+// launch starts the process of an agent.
+func launch(plan Config) (*Waiting, error) {
 	ours, theirs, err := ipc.Pair()
 	if err != nil {
 		return nil, err
@@ -92,28 +105,42 @@ func launch(plan Config) (*Agent, error) {
 		return nil, err
 	}
 	defer null.Close()
-	var process *os.Process
+	w := &Waiting{ended: make(chan struct{})}
 	_, err = initproc.Own(func() (int, error) {
 		p, err := onStarter(func() (*os.Process, error) { return plan.begin(null, theirs) })
 		if err != nil {
 			return 0, err
 		}
-		process = p
+		w.process = p
 		return p.Pid, nil
 	})
 	if err != nil {
 		ours.Close()
 		return nil, err
 	}
-	conn, err := ipc.New(ours)
-	if err != nil {
-		_ = process.Kill()
-		_, _ = process.Wait()
-		initproc.Disown(process.Pid)
+	if w.conn, err = ipc.New(ours); err != nil {
+		_ = w.process.Kill()
+		_, _ = w.process.Wait()
+		initproc.Disown(w.process.Pid)
 		return nil, err
 	}
+	go w.wait()
+	return w, nil
+}
+
+// wait reaps the process.
+func (w *Waiting) wait() {
+	// A wait of its own would block a thread for each slot.
+	<-initproc.OnEnd(w.process.Pid)
+	w.state, w.err = w.process.Wait()
+	initproc.Disown(w.process.Pid)
+	close(w.ended)
+}
+
+// newAgent makes a waiting process the agent of a slot.
+func newAgent(plan Config, w *Waiting) *Agent {
 	h := &Agent{
-		Env: plan.Env, Shell: plan.Shell, Shells: plan.Shells, config: plan, conn: conn, process: process,
+		Env: plan.Env, Shell: plan.Shell, Shells: plan.Shells, config: plan, conn: w.conn, process: w.process,
 		oomKills: oomKills(), ended: make(chan struct{}),
 	}
 	h.workdir.Store(&plan.Workspace)
@@ -123,8 +150,8 @@ func launch(plan Config) (*Agent, error) {
 	linkDown := make(chan struct{})
 	go func() {
 		defer close(linkDown)
-		_ = conn.Run(nil, h.event)
+		_ = h.conn.Run(nil, h.event)
 	}()
-	go h.watch(linkDown)
-	return h, nil
+	go h.watch(w, linkDown)
+	return h
 }

@@ -7,7 +7,6 @@ import (
 	"syscall"
 	"time"
 
-	"hermes-exec/runner/internal/initproc"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
 )
@@ -25,13 +24,10 @@ func (h *Agent) event(op string, body json.RawMessage) {
 }
 
 // watch waits for the agent's end. It delivers pending exits before the death.
-func (h *Agent) watch(linkDown <-chan struct{}) {
-	// A wait of its own would block a thread for each slot.
-	<-initproc.OnEnd(h.process.Pid)
-	state, err := h.process.Wait()
-	initproc.Disown(h.process.Pid)
-	h.endState = describeEnd(state, err)
-	oom := isKilled(state) && oomKills() > h.oomKills
+func (h *Agent) watch(w *Waiting, linkDown <-chan struct{}) {
+	<-w.ended
+	h.endState = describeEnd(w.state, w.err)
+	oom := isKilled(w.state) && oomKills() > h.oomKills
 	if oom {
 		h.endState += ", out of memory"
 	}

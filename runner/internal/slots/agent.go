@@ -67,6 +67,7 @@ func (s *slot) start(ctx context.Context, prepare func(*link.Agent)) (*link.Agen
 // launch starts an agent that the slot does not use yet. again means that the caller may try once
 // more.
 func (s *slot) launch(ctx context.Context) (h *link.Agent, again bool, err error) {
+	s.unused = false
 	if s.setup.View.Layer != "" {
 		if err := s.freshLayer(); err != nil {
 			return nil, false, failure(link.Refusal(err), "the slot's layer cannot be made: %v", err)
@@ -88,7 +89,16 @@ func (s *slot) launch(ctx context.Context) (h *link.Agent, again bool, err error
 	if s.facts.Shell != nil {
 		plan.Shell = s.facts.Shells[*s.facts.Shell]
 	}
-	return link.Start(ctx, plan)
+	waiting := s.m.spare.Take(&plan)
+	s.setup.CountingUID = plan.Setup.CountingUID
+	if waiting != nil {
+		s.m.spare.Prepare(plan) // beside the set-up, so that it is there when a holder soon follows another
+	}
+	h, again, err = link.Start(ctx, plan, waiting)
+	if err == nil && waiting == nil {
+		s.m.spare.Prepare(plan)
+	}
+	return h, again, err
 }
 
 func (s *slot) fifoDir() link.FIFOs {

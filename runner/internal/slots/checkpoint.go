@@ -320,8 +320,8 @@ func spend(left *layers.Bound, bound layers.Bound, size layers.Size) error {
 	return nil
 }
 
-// Restore resets the slot and sets it to a stack, of which it takes over a use of each layer, for a
-// request of which Renew knows. adopt gets the new agent before anyone else does.
+// Restore resets the slot, unless nobody has used it, and sets it to a stack, of which it takes over a
+// use of each layer, for a request of which Renew knows. adopt gets the new agent before anyone else does.
 func (l *SlotLayers) Restore(ctx context.Context, request uint64, stack layers.Stack,
 	adopt func(*link.Agent)) (ResetResult, error) {
 	s := l.s
@@ -333,7 +333,11 @@ func (l *SlotLayers) Restore(ctx context.Context, request uint64, stack layers.S
 	if !isLatest(s.m, s.id, request) {
 		return ResetResult{}, errors.Join(errOvertaken, stack.Release())
 	}
-	result := s.reset(ctx)
+	result := ResetResult{Clean: true, UID: s.facts.UID, GID: s.facts.GID, Differences: []string{},
+		Killed: ipc.Receipt{Handles: []string{}}}
+	if !s.unused {
+		result = s.reset(ctx)
+	}
 	if !result.Clean {
 		return result, stack.Release()
 	}

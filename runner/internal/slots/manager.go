@@ -38,6 +38,7 @@ type Manager struct {
 	since uint64
 
 	layers *layers.Store
+	spare  link.Spare // for any slot
 
 	mu      sync.Mutex
 	slots   map[string]*slot
@@ -94,6 +95,7 @@ func NewManager(baseDir string, facts isolation.Facts, selfExe string) (*Manager
 		setupTimeout: setupTimeout,
 	}
 	m.layers = newLayerStore(m)
+	m.spare.NewOwner = m.ids.Allocate
 	m.monitor.Store(&diskspace.Monitor{})
 	m.monitor.Load().Survey(os.Geteuid() == 0, base)
 	m.cleaner = shared.New(m.ids, m.home(), nil)
@@ -172,6 +174,7 @@ func (m *Manager) Create(ctx context.Context, p CreateParams) (SlotFacts, error)
 		m.mu.Unlock()
 		return s.facts, errors.Join(err, s.removeTraces())
 	}
+	s.unused = true
 	if s.setup.Level == isolation.Exclusive {
 		m.exclusive.Store(true)
 	}
@@ -343,6 +346,7 @@ func (m *Manager) Close(ctx context.Context) ipc.Receipt {
 		all = append(all, s)
 	}
 	m.mu.Unlock()
+	m.spare.Close()
 	total := ipc.Receipt{Handles: []string{}}
 	var mu sync.Mutex
 	var wg sync.WaitGroup

@@ -28,6 +28,7 @@ type slot struct {
 	level
 	waste     []*wipe.DiscardedTree // discarded by resets, and perhaps not removed yet
 	container bool                  // the slot sees the image's files, and may write to some
+	unused    bool                  // no agent was started since the slot was made or reset
 
 	monitor diskspace.Monitor
 	disk    *slotdisk.Disk // of the last agent, if the slot has one in a file
@@ -87,7 +88,7 @@ func writablePaths(level, own string) []string {
 
 // makeDirs makes new directories for the slot.
 func (s *slot) makeDirs() error {
-	if err := s.makeOwnDir(); err != nil {
+	if err := makeApart(s.dir); err != nil {
 		return err
 	}
 	if err := s.openDir(); err != nil {
@@ -120,14 +121,14 @@ func (s *slot) makeDirs() error {
 	return nil
 }
 
-// makeOwnDir makes the slot's directory, unless it is still there. A name that was not used before puts it
-// apart from the files of former holders (disk.Spread).
-func (s *level) makeOwnDir() error {
-	dir, err := os.MkdirTemp(filepath.Dir(s.dir), ".new-")
+// makeApart makes a directory, unless it is there. A name that was not used before puts it apart from
+// the files of former holders (disk.Spread).
+func makeApart(path string) error {
+	dir, err := os.MkdirTemp(filepath.Dir(path), ".new-")
 	if err != nil {
 		return err
 	}
-	err = os.Rename(dir, s.dir)
+	err = os.Rename(dir, path)
 	if err == nil {
 		return nil
 	}
@@ -228,6 +229,7 @@ func (s *slot) reset(ctx context.Context) ResetResult {
 	}
 	s.monitor.SurveyAgain()
 	result.Clean = len(result.Differences) == 0
+	s.unused = result.Clean
 	s.liveMu.Lock()
 	s.deathError = nil
 	s.liveMu.Unlock()

@@ -36,7 +36,7 @@ async def test_idle_slots_take_little_memory() -> None:
             await slot.run("true")
         assert share_kb(runner) < 10_240
         shares = [share_kb(pid) for pid in children(runner)]
-        assert len(shares) == SLOTS
+        assert len(shares) == SLOTS + 1  # one agent waits for a slot
         assert median(shares) < 3_072
 
 
@@ -45,7 +45,7 @@ async def test_memory_is_given_back_after_large_work() -> None:
     async with SandboxPool("local") as pool, pool.slot() as slot:
         await slot.run("i=0; while [ $i -lt 20000 ]; do : > f$i; i=$((i+1)); done")
         runner = runner_pid(slot.sandbox)
-        (agent,) = children(runner)
+        agent, *_ = children(runner)
         before = share_kb(agent) + share_kb(runner)
         await slot.files.list(".")
         await slot.files.write_bytes("big", b"x" * (24 << 20))
@@ -63,7 +63,7 @@ async def test_memory_is_given_back_after_large_work() -> None:
 async def test_a_resting_slot_does_not_keep_the_program_mapped() -> None:
     async with SandboxPool("local") as pool, pool.slot() as slot:
         await slot.run("true")
-        (agent,) = children(runner_pid(slot.sandbox))
+        agent, *_ = children(runner_pid(slot.sandbox))
         with anyio.fail_after(60):
             while memory_kb(agent) <= 5_000:  # one that is looked at late rests already
                 await slot.run("true")

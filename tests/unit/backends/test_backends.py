@@ -222,7 +222,7 @@ def test_every_option_reaches_the_job() -> None:
     }  # fmt: skip
     options = task["Config"]
     assert (options["network_mode"], options["cpu_hard_limit"], options["shm_size"]) == ("none", True, 4)
-    assert (options["volumes"], options["pids_limit"]) == (["/a:/b:ro"], 5 + 32 + 2 * 28)
+    assert (options["volumes"], options["pids_limit"]) == (["/a:/b:ro"], 5 + 32 + 3 * 28)
 
 
 def test_every_option_reaches_the_container() -> None:
@@ -249,7 +249,7 @@ def test_every_option_reaches_the_container() -> None:
     assert command[command.index("--lease-s") + 1] == "9"
     assert [command[i + 1] for i, word in enumerate(command) if word == "--volume"] == ["/b", "/d", "/e"]
     expected = {
-        "Memory": 10 << 20, "MemorySwap": 20 << 20, "NanoCpus": 500_000_000, "PidsLimit": 65, "ShmSize": 3 << 20,
+        "Memory": 10 << 20, "MemorySwap": 20 << 20, "NanoCpus": 500_000_000, "PidsLimit": 93, "ShmSize": 3 << 20,
         "CpusetCpus": "0", "ReadonlyRootfs": True, "Runtime": "runsc", "CgroupnsMode": "private", "Privileged": True,
         "CapAdd": ["CHOWN"], "CapDrop": ["ALL"], "SecurityOpt": ["no-new-privileges"], "GroupAdd": ["8"],
         "Sysctls": {"net.core.somaxconn": "1"}, "NetworkMode": "host", "Dns": ["1.1.1.1"],
