@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"hermes-exec/runner/internal/pipe"
 	"hermes-exec/runner/internal/tree"
 )
 
@@ -25,6 +26,8 @@ const (
 	maxProblems = 20
 	// stepBatch is how many entries are removed between two checks of the time.
 	stepBatch = 256
+	// yieldBatch is how many entries are removed before calls of other slots come first.
+	yieldBatch = 32
 )
 
 // Wiper removes trees with the runner's rights. It grants itself missing rights on directories, and
@@ -32,6 +35,7 @@ const (
 type Wiper struct {
 	until    time.Time // zero: no limit
 	trash    *Trash    // whose turns it takes; nil: none
+	yielder  pipe.Yielder
 	steps    int
 	Problems []string // entries that could not be removed
 }
@@ -57,7 +61,10 @@ func (w *Wiper) Wipe(path string) bool {
 func (w *Wiper) WipeIn(parent *os.File, name string) bool {
 	if w.trash != nil {
 		w.trash.Turns <- struct{}{}
-		defer func() { <-w.trash.Turns }()
+		defer func() {
+			w.yielder.Close()
+			<-w.trash.Turns
+		}()
 	}
 	remover := tree.Remover{Force: true, Shut: true, Step: w.step, Fail: func(below string, err error) {
 		w.problem(filepath.Join(parent.Name(), below), err)
@@ -67,10 +74,14 @@ func (w *Wiper) WipeIn(parent *os.File, name string) bool {
 
 // step fails after the time limit.
 func (w *Wiper) step() error {
+	w.steps++
 	if w.trash != nil {
 		w.trash.steps.Add(1)
+		if w.steps%yieldBatch == 0 {
+			w.yielder.Yield()
+		}
 	}
-	if w.steps++; w.steps%stepBatch != 0 {
+	if w.steps%stepBatch != 0 {
 		return nil
 	}
 	if !w.until.IsZero() && time.Now().After(w.until) {
