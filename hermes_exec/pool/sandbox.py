@@ -464,7 +464,13 @@ async def _set_up(scope: SlotScope, command: str, setting: str, template: Templa
         "merge_stderr": True,
         "output_limit_bytes": 1 << 16,
     }
-    result = await execute(scope, params, timeout_s=SETUP_TIMEOUT_S)
+    try:
+        result = await execute(scope, params, timeout_s=SETUP_TIMEOUT_S)
+    except OSError as error:  # its directory or the shell is gone
+        if isinstance(error, ExecError):
+            raise
+        message = f"{setting}: {command!r} could not start: {error}"
+        raise LaunchError(message, cause=ErrorCause.TASK, retryable=False) from error
     if not result.ok:
         how = "timed out" if result.timed_out else f"failed with exit code {result.exit_code}"
         output = mask(result.stdout, template.secrets).strip()[-2000:]

@@ -74,6 +74,23 @@ async def test_service_that_fails_leaves_no_fork_and_closes_a_restored_slot(pool
         assert pool.stats().slots_quarantined == 0
 
 
+async def test_service_that_cannot_start_leaves_no_fork_and_closes_a_restored_slot(pool: SandboxPool) -> None:
+    """A slot whose workspace is no directory can have checkpoints, but no command starts there."""
+    async with pool.slot() as slot:
+        await slot.run("rm -r /workspace; touch /workspace", cwd="/", check=True)
+        checkpoint = await slot.checkpoint(on_fork="true")
+        for count in (1, 2):
+            with pytest.raises(LaunchError, match=r"on_fork: 'true' could not start: .*not a directory") as raised:
+                async with pool.slots(count, from_=checkpoint):
+                    pass
+            assert (raised.value.cause, raised.value.retryable) == (ErrorCause.TASK, False)
+        with pytest.raises(LaunchError, match="could not start"):
+            await slot.restore(checkpoint)
+        assert slot.closed
+    async with pool.slots(3):
+        assert pool.stats().slots_quarantined == 0
+
+
 async def test_service_that_never_returns_is_named_by_the_timeout(pool: SandboxPool) -> None:
     async with pool.slot() as slot:
         checkpoint = await slot.checkpoint(on_fork="sleep 1000")
