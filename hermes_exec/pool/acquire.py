@@ -313,6 +313,8 @@ class Queue:
         try:
             await self.checkpoints.bring(checkpoint, sandbox)
         except ExecError as error:
+            if isinstance(error, TRANSPORT):
+                await self._suspect(sandbox)
             failures.append(error)
         except (OSError, TimeoutError) as error:
             failures.append(ExecError(f"the checkpoint cannot be copied to {sandbox.id}: {error}", sandbox=sandbox.id))

@@ -281,7 +281,7 @@ class Checkpoints:
         """Copy a checkpoint to a sandbox that does not have it. Tasks that want the same wait for one transfer.
 
         Raises:
-            ConfigError: If the image or the root of the sandbox is another one.
+            ConfigError: If the image, `setup` or the root of the sandbox is another one.
             ExecError: If one of the sandboxes was gone or did not answer. Otherwise as `find`.
             OSError: If the target's disk has no room, or directories are nested too deeply.
         """
@@ -292,6 +292,11 @@ class Checkpoints:
             raise ConfigError(
                 f"the image {target.template.image!r} has changed since the checkpoint was made: its slot had "
                 f"{stored.image_id}, and the sandbox {target.id} has {target.image_id}. Prepare a slot again"
+            )
+        if target.template.setup != stored.template.setup:
+            raise ConfigError(
+                f"the checkpoint was made over the `setup` of {stored.template.key}, and the slots of "
+                f"{target.template.key} have another one: use a slot with the same `setup`"
             )
         await self.copy_to(checkpoint.id, target)
         self.find(checkpoint)
@@ -321,25 +326,36 @@ class Checkpoints:
             if checkpoint_id not in self._stored:
                 raise SlotClosed("the checkpoint was dropped")
 
+        needed = (stored, *(present_layers[each][1] for each in stored.layers if each in present_layers))
         with ExitStack() as in_use:
-            for each in {id(each): each for each in (stored, *(base for _, base in present_layers.values()))}.values():
+            for each in {id(each): each for each in needed}.values():
                 in_use.enter_context(each.use())
             for source in sources:
                 try:
                     layers = await copy_checkpoint(source, target, checkpoint_id, present, check)
+                    check()
+                    if target.record.phase is not Phase.READY:
+                        raise ChannelLost("the sandbox has ended", sandbox=target.id)
                     break
                 except BaseException as error:
                     self._fleet.background(partial(self._drop_at, target, checkpoint_id), f"drop {checkpoint_id}")
-                    if not isinstance(error, TRANSPORT) or source is sources[-1] or not await target.ping():
+                    if not isinstance(error, TRANSPORT) or not await target.ping():
                         raise
+                    await self._note_failed_source(source, error)
             else:
-                raise ChannelLost("no sandbox with the checkpoint answers")
-            check()
-            if target.record.phase is not Phase.READY:
-                raise ChannelLost("the sandbox has ended", sandbox=target.id)
+                if not stored.copies:  # lost, which the caller finds out
+                    return
+                why = "no sandbox with it answers as it should"
+                raise ExecError(f"the checkpoint {checkpoint_id} cannot be copied: {why}", retryable=True)
             self._add_copy(checkpoint_id, target, layers)
         took = time.monotonic() - began
         logger.debug("%s was copied from %s to %s in %.3g s", checkpoint_id, source.id, target.id, took)
+
+    async def _note_failed_source(self, source: PooledSandbox, error: BaseException) -> None:
+        """Give up a sandbox that could not send a checkpoint, if it is dead."""
+        logger.warning("a checkpoint could not be copied from %s: %s", source.id, error)
+        if (await source.status()).state == "dead":
+            self._fleet.mark_dead(source)
 
     # Dropping.
 

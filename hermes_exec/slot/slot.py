@@ -512,9 +512,11 @@ class Slot:
         Other sessions, and calls under way, raise SlotClosed. `id` stays.
 
         Raises:
-            ConfigError: If the slot has another image, or no root of its own.
+            ConfigError: If the slot has another image or `setup`, or no root of its own.
             CheckpointLost: If the sandboxes with the checkpoint have ended.
             SlotClosed: If the checkpoint was dropped.
+            OSError: If the checkpoint cannot be copied to the sandbox of the slot (no room, directories that are nested
+                too deeply); the slot continues.
             LaunchError: If a command of its `on_fork` failed; the slot is closed.
             ExecError: If the slot could not be proven clean; it is quarantined and closed.
         """

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import anyio
 import pytest
 
-from hermes_exec import CheckpointLost, ConfigError, Limits, ProfileConfig, SandboxPool, Slot, SlotClosed
+from hermes_exec import CheckpointLost, ConfigError, ExecError, Limits, ProfileConfig, SandboxPool, Slot, SlotClosed
+from hermes_exec.pool import transfer
 from hermes_exec.pool.checkpoints import Checkpoints, StoredCheckpoint
 from hermes_exec.pool.sandbox import PooledSandbox
 from tests.support.waiting import until
@@ -198,11 +200,71 @@ async def test_transfer_ends_with_its_cause(pool_of: Factory) -> None:
     assert pool.stats().slots_quarantined == 0
 
 
+@pytest.mark.docker
+async def test_drop_at_the_end_of_a_transfer_leaves_no_copy(
+    docker_image: Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = docker_image("debian")
+    options: dict[str, Any] = {"max_sandboxes": 2, "slots_per_sandbox": 2, "slot_root": "own"}
+    async with SandboxPool("docker", image=image, **options) as pool, pool.slots(2) as slots, pool.slot() as there:
+        await output(slots[0], "echo a > a")
+        checkpoint, target = await slots[0].checkpoint(), sandbox_of(pool, there)
+        complete = transfer.complete
+
+        async with anyio.create_task_group() as tasks:
+
+            async def complete_and_drop(*args: Any) -> tuple[str, ...]:
+                layers = await complete(*args)
+                tasks.start_soon(checkpoint.drop)
+                await until(lambda: checkpoint.dropped)
+                await anyio.wait_all_tasks_blocked()
+                return layers
+
+            monkeypatch.setattr(transfer, "complete", complete_and_drop)
+            with pytest.raises(SlotClosed, match="dropped"):
+                await pool.acquire(from_=checkpoint)
+        directory = f"{target.channel.facts.raw['base_dir']}/layers"
+        with anyio.fail_after(20):
+            while (await anyio.run_process(["docker", "exec", target.id, "ls", directory])).stdout:  # noqa: ASYNC110
+                await anyio.sleep(0.05)
+
+
+@pytest.mark.docker
+async def test_source_that_answers_wrongly_fails_the_request(
+    docker_image: Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = docker_image("debian")
+    options: dict[str, Any] = {"max_sandboxes": 2, "slots_per_sandbox": 2, "slot_root": "own"}
+    async with SandboxPool("docker", image=image, **options) as pool, pool.slots(2) as slots:
+        await output(slots[0], "echo a > a")
+        checkpoint = await slots[0].checkpoint()
+        answers, read = [], transfer.read_contents
+
+        async def read_too_many(*args: Any, **options: Any) -> transfer.CheckpointContents:
+            contents = await read(*args, **options)
+            answers.append(contents)
+            return replace(contents, layers=contents.layers * 2)
+
+        monkeypatch.setattr(transfer, "read_contents", read_too_many)
+        with pytest.raises(ExecError, match="cannot be copied: no sandbox with it answers as it should") as raised:
+            await pool.acquire(from_=checkpoint)
+        assert raised.value.retryable
+        assert len(answers) == 1
+        monkeypatch.setattr(transfer, "read_contents", read)
+        async with pool.slot(from_=checkpoint) as fork:
+            assert await output(fork, "cat a") == "a\n"
+            assert fork.sandbox != slots[0].sandbox
+
+
 async def test_other_images_and_setups_are_refused(pool_of: Factory) -> None:
-    async with pool_of() as pool, pool.slot() as slot:
+    async with pool_of(max_sandboxes=3) as pool, pool.slot() as slot:
         checkpoint = await slot.checkpoint()
         with pytest.raises(ConfigError, match="leave out profile= and image="):
             await pool.acquire(ProfileConfig(setup="touch /prepared"), from_=checkpoint)
+        async with pool.slot(ProfileConfig(setup="touch /prepared")) as other:
+            with pytest.raises(ConfigError, match="use a slot with the same `setup`"):
+                await other.restore(checkpoint)
+            assert await output(other, "ls -d /prepared") == "/prepared\n"
         async with pool.slot(ProfileConfig(slot_limits=Limits(pids=50)), from_=checkpoint) as other:
             assert other.sandbox != slot.sandbox
         store_of(pool).find(checkpoint).image_id = "sha256:another"
