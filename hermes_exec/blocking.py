@@ -198,6 +198,7 @@ class Checkpoint(SyncFacade[checkpoint.Checkpoint]):
     dropped = FacadeMember[checkpoint.Checkpoint, bool](lambda facade: facade.wrapped.dropped)
     sizes = blocking(checkpoint.Checkpoint.sizes)
     save = blocking(checkpoint.Checkpoint.save)
+    export_oci = blocking(checkpoint.Checkpoint.export_oci)
     drop = closing(checkpoint.Checkpoint.drop)
 
     def __enter__(self) -> Self:

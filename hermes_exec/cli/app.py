@@ -21,7 +21,20 @@ if TYPE_CHECKING:
 
     from _typeshed import ReadableBuffer
 
-COMMANDS = ("run", "shell", "doctor", "ps", "reap", "conformance", "bench", "tools", "image", "config", "trace")
+COMMANDS = (
+    "run",
+    "shell",
+    "checkpoint",
+    "doctor",
+    "ps",
+    "reap",
+    "conformance",
+    "bench",
+    "tools",
+    "image",
+    "config",
+    "trace",
+)
 """Commands of this package; each is a module with a function `add_to`."""
 GROUP = "hermes_exec.commands"
 """Entry points of this group are typer apps, by the name of their command."""

@@ -6,9 +6,14 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from os import PathLike
+from pathlib import Path
+from secrets import token_hex
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Protocol, Self, get_args
 from weakref import WeakKeyDictionary
+
+import anyio
+from anyio import to_thread
 
 from hermes_exec.aio.facade import SyncFacade
 from hermes_exec.channel.encoding import from_wire
@@ -140,6 +145,31 @@ class Checkpoint:
             SlotClosed: If the checkpoint was dropped. CheckpointLost: If its sandboxes have ended.
         """
         await self._owner.save(self, path)
+
+    async def export_oci(self, target: str | PathLike[str], base: str | PathLike[str]) -> tuple[str, ...]:
+        """Write an OCI image of a base image and the checkpoint's layers, and return what the image cannot hold.
+
+        `target` is a new file whose name ends with `.tar`, which `docker load`, podman, skopeo and Apptainer read, or a
+        new directory with an OCI layout. `base` is the slot's image: a tar of `docker save`, or a tar or directory with
+        an OCI layout. Variables of sessions are not in the image, as in `save`.
+
+        Left out, with their paths, are names that begin with `.wh.`, sockets, holes of files (zeros take their place; a
+        file with more than 1 GiB of holes is missing) and times before 1970.
+
+        Raises:
+            FileExistsError: If `target` exists.
+            ConfigError: If `base` is no image. Otherwise as `save`.
+        """
+        from hermes_exec.archives.oci import export_image
+
+        path = Path(target)
+        saved = path.with_name(f".{path.name}.{token_hex(8)}.hxcp")
+        await self.save(saved)
+        try:
+            return tuple(await to_thread.run_sync(export_image, saved, path, base))
+        finally:
+            with anyio.CancelScope(shield=True):
+                await to_thread.run_sync(saved.unlink)
 
     def session_id(self, wire_id: str) -> str:
         """Return the `Session.id` of a session of the checkpoint, by its id on the wire."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
@@ -14,7 +15,18 @@ import typer
 from hermes_exec.cli.kit import exits
 from hermes_exec.cli.kit.interrupt import run_async
 from hermes_exec.cli.kit.output import emit_json, printable, say
-from hermes_exec.cli.kit.pools import AsJson, Backend, Config, Image, Options, Profile, TraceTo, make_pool
+from hermes_exec.cli.kit.pools import (
+    AsJson,
+    Backend,
+    Config,
+    Image,
+    Options,
+    Profile,
+    TraceTo,
+    make_pool,
+    pool_of,
+    settings_of,
+)
 from hermes_exec.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -39,6 +51,10 @@ def run(
         list[str] | None, typer.Option("--env", "-e", metavar="NAME=VALUE", help="Variable; may be repeated.")
     ] = None,
     user: Annotated[str | None, typer.Option("--user", "-u", help="User to run as.")] = None,
+    from_: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="FILE", help="File of a checkpoint that the slots start from."),
+    ] = None,
     min_isolation: Annotated[
         str | None,
         typer.Option("--min-isolation", help="none, landlock, uid, namespaces or exclusive (default: landlock)."),
@@ -59,10 +75,22 @@ def run(
     """
     arguments: dict[str, Any] = {"timeout_s": timeout_s, "cwd": cwd, "env": parse_variables(env), "user": user}
     more: dict[str, Any] = {"min_isolation": min_isolation, "trace": trace}
-    pool = make_pool(backend, image, config, profile, option, slots=slots, **more)
+    if from_ is None:
+        pool = make_pool(backend, image, config, profile, option, slots=slots, **more)
+    else:
+        pool = _pool_for_forks(from_, settings_of(backend, image, config, option, profile), slots, **more)
     script: str | list[str] = command[0] if len(command) == 1 else command
     work = _run_one if slots == 1 else _run_several
-    raise typer.Exit(run_async(lambda: work(pool, script, slots, arguments, as_json)))
+    raise typer.Exit(run_async(lambda: work(pool, script, slots, from_, arguments, as_json)))
+
+
+def _pool_for_forks(file: Path, settings: dict[str, Any], slots: int, **more: Any) -> SandboxPool:
+    """Return a pool with room for forks of a checkpoint's file, whose image is the default."""
+    from hermes_exec.archives.checkpoint_file import CheckpointReader
+
+    with CheckpointReader(file) as reader:
+        settings = {"image": reader.facts.image, "slot_root": "own", "slots_per_sandbox": slots, **settings}
+    return pool_of(settings, **more)
 
 
 def parse_variables(texts: list[str] | None) -> dict[str, str]:
@@ -78,10 +106,15 @@ def parse_variables(texts: list[str] | None) -> dict[str, str]:
 
 
 async def _run_one(
-    pool: SandboxPool, script: str | list[str], _slots: int, arguments: dict[str, Any], as_json: bool
+    pool: SandboxPool,
+    script: str | list[str],
+    _slots: int,
+    from_: Path | None,
+    arguments: dict[str, Any],
+    as_json: bool,
 ) -> int:
     piped = None if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty() else _stdin()
-    async with pool, pool.slot() as slot:
+    async with pool, pool.slot(from_=None if from_ is None else await pool.load(from_)) as slot:
         result = await slot.run(script, stdin=piped, on_output=None if as_json else _pass_on, **arguments)
         if as_json:
             emit_json(_facts(slot, result))
@@ -91,16 +124,23 @@ async def _run_one(
 
 
 async def _run_several(
-    pool: SandboxPool, script: str | list[str], slots: int, arguments: dict[str, Any], as_json: bool
+    pool: SandboxPool,
+    script: str | list[str],
+    slots: int,
+    from_: Path | None,
+    arguments: dict[str, Any],
+    as_json: bool,
 ) -> int:
     results: dict[int, tuple[Slot, RunResult]] = {}
 
     async def work(number: int, slot: Slot) -> None:
         results[number] = slot, await slot.run(script, **arguments)
 
-    async with pool, pool.slots(slots) as held, anyio.create_task_group() as tasks:
-        for number, slot in enumerate(held):
-            tasks.start_soon(work, number, slot)
+    async with pool:
+        checkpoint = None if from_ is None else await pool.load(from_)
+        async with pool.slots(slots, from_=checkpoint) as held, anyio.create_task_group() as tasks:
+            for number, slot in enumerate(held):
+                tasks.start_soon(work, number, slot)
     ordered = [results[number] for number in range(slots)]
     if as_json:
         emit_json([_facts(slot, result) for slot, result in ordered])

@@ -1,0 +1,46 @@
+"""`hermes-exec checkpoint` and `hermes-exec run --from`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.docker]
+
+
+def hermes(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "hermes_exec.cli.main", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_saved_file_is_shown_and_run_from(docker_image: Callable[[str], str], tmp_path: Path) -> None:
+    image = docker_image("debian")
+    target = ("-b", "docker", "-i", image)
+    failed = hermes("checkpoint", "save", "x.hxcp", *target, "--", "echo no; exit 3", cwd=tmp_path)
+    assert (failed.returncode, failed.stdout) == (3, "")
+    assert "nothing is saved" in failed.stderr
+    assert list(tmp_path.iterdir()) == []
+    saved = hermes(
+        "checkpoint", "save", "x.hxcp", *target, "--", "sh", "-c", "echo made > note; echo done", cwd=tmp_path
+    )
+    assert (saved.returncode, saved.stderr) == (0, "done\n"), saved
+    facts = json.loads(hermes("checkpoint", "show", "x.hxcp", "--json", cwd=tmp_path).stdout)
+    assert (facts["image"], facts["workdir"], len(facts["layers"])) == (image, "/workspace", 1)
+    assert image in hermes("checkpoint", "show", "x.hxcp", cwd=tmp_path).stdout
+    ran = hermes("run", "-b", "docker", "--from", "x.hxcp", "--", "cat note; exit 4", cwd=tmp_path)
+    assert (ran.returncode, ran.stdout) == (4, "made\n"), ran
+    both = hermes("run", "-b", "docker", "--from", "x.hxcp", "-n", "2", "--", "cat note", cwd=tmp_path)
+    assert (both.returncode, both.stdout) == (0, "0: made\n1: made\n"), both
+    subprocess.run(["docker", "save", image, "-o", tmp_path / "base.tar"], check=True)
+    exported = hermes("checkpoint", "export", "x.hxcp", "image.tar", "--base", "base.tar", "--json", cwd=tmp_path)
+    assert (exported.returncode, json.loads(exported.stdout)) == (0, {"left_out": []})
+    (tmp_path / "bad.hxcp").write_text("no checkpoint")
+    for command in (("checkpoint", "show", "bad.hxcp"), ("run", "--from", "bad.hxcp", "--", "true")):
+        refused = hermes(*command, cwd=tmp_path)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert "ConfigError" in refused.stderr
