@@ -27,7 +27,7 @@ const (
 	// stepBatch is how many entries are removed between two checks of the time.
 	stepBatch = 256
 	// yieldBatch is how many entries are removed before calls of other slots come first.
-	yieldBatch = 32
+	yieldBatch = 8
 )
 
 // Wiper removes trees with the runner's rights. It grants itself missing rights on directories, and
