@@ -34,12 +34,20 @@ from hermes_exec.pool.state import Phase
 from hermes_exec.pool.template import Template
 from hermes_exec.pool.transfer import copy_checkpoint, parse_layers
 from hermes_exec.slot.answers import remote_failure
-from hermes_exec.slot.checkpoint import ALWAYS_LEFT_OUT, Checkpoint, CheckpointAnswer, ProcessPolicy, States
+from hermes_exec.slot.checkpoint import (
+    ALWAYS_LEFT_OUT,
+    Checkpoint,
+    CheckpointAnswer,
+    Holds,
+    ProcessPolicy,
+    States,
+)
 from hermes_exec.slot.slot import Slot
 
 logger = logging.getLogger(__name__)
 DROP_S = 60.0
 INFO_S = 60.0
+_WHOLE_ROOT = "a checkpoint of a slot with a root of its own holds the whole root: leave out holds='directories'"
 _OWN_DISK = "a checkpoint cannot hold a slot with a limit of its disk: leave out slot_limits.disk_mb"
 TRANSPORT = (ChannelLost, OutcomeUnknown, ProtocolError, SandboxDied, TimeoutError)
 
@@ -102,6 +110,7 @@ class Checkpoints:
         self,
         slot_id: str,
         processes: ProcessPolicy,
+        holds: Holds | None,
         timeout_s: float | None,
         states: States,
         on_fork: tuple[str, ...],
@@ -111,9 +120,10 @@ class Checkpoints:
         sandbox, scope, slot, request = pooled.sandbox, pooled.calls, pooled.holder, pooled.request
         assert slot is not None
         assert request is not None
-        check_slot(pooled)
+        holds = choose_holds(pooled, holds)
         checkpoint_id = self.add(StoredCheckpoint(sandbox.template, sandbox.image_id, request, slot), sandbox)
-        params = {"checkpoint": checkpoint_id, "processes": processes, **sandbox.template.checkpoint_limit}
+        limit = sandbox.template.checkpoint_limit
+        params = {"checkpoint": checkpoint_id, "processes": processes, "holds": holds, **limit}
         try:
             reply = await scope.call("slot.checkpoint", params, timeout_s=timeout_s)
             answer, layers = CheckpointAnswer.parse(reply), parse_layers(reply)
@@ -129,7 +139,11 @@ class Checkpoints:
             image=sandbox.template.image,
             answer=answer,
             session_ids={session.wire_id: session_id for session_id, session in restored.items()},
-            left_out=(*ALWAYS_LEFT_OUT, *(f"the shared volume {volume_parts(volume)[1]}" for volume in volumes)),
+            left_out=(
+                *ALWAYS_LEFT_OUT,
+                *answer.left_out,
+                *(f"the shared volume {volume_parts(volume)[1]}" for volume in volumes),
+            ),
             states=states,
             on_fork=on_fork,
             owner=self,
@@ -156,6 +170,8 @@ class Checkpoints:
 
     async def save(self, checkpoint: Checkpoint, path: str | PathLike[str]) -> None:
         """Implement `Checkpoint.save`."""
+        if checkpoint.holds == "directories":
+            raise ConfigError("a checkpoint of directories cannot be saved: use a slot with a root of its own")
         await self.write(checkpoint, path)
 
     def find(self, checkpoint: Checkpoint) -> StoredCheckpoint:
@@ -201,7 +217,7 @@ class Checkpoints:
             ConfigError: If the slot cannot have it. Otherwise as `find`.
         """
         pooled = self._find_slot(slot_id)
-        check_slot(pooled)
+        choose_holds(pooled, checkpoint.holds)
         await self.bring(checkpoint, pooled.sandbox)
         with self.find(checkpoint).use():
             yield
@@ -224,7 +240,7 @@ class Checkpoints:
         """Raise ConfigError if slots of a template cannot be forks of a checkpoint, or too few of them."""
         stored = self.find(checkpoint)
         if template.key != stored.template.key:
-            check_own_root(template)
+            check_template(template, checkpoint.holds)
             if (template.image, template.setup) != (stored.template.image, stored.template.setup):
                 raise ConfigError(
                     f"forks have the image and `setup` of their checkpoint, which is of {stored.template.key}, and "
@@ -235,7 +251,7 @@ class Checkpoints:
     def check_fork(self, slot: Slot, count: int) -> None:
         """Raise ConfigError if a slot cannot have so many forks."""
         pooled = self._find_slot(slot.id)
-        check_slot(pooled)
+        choose_holds(pooled, None)
         template = pooled.sandbox.template
         check_room(template, StoredCheckpoint(template, "", SlotRequest(), slot), count)
 
@@ -427,10 +443,15 @@ class SlotCheckpoints:
     slot_id: str
 
     async def create(
-        self, processes: ProcessPolicy, timeout_s: float | None, states: States, on_fork: tuple[str, ...]
+        self,
+        processes: ProcessPolicy,
+        holds: Holds | None,
+        timeout_s: float | None,
+        states: States,
+        on_fork: tuple[str, ...],
     ) -> Checkpoint:
         """Implement `Slot.checkpoint`."""
-        return await self.store.create(self.slot_id, processes, timeout_s, states, on_fork)
+        return await self.store.create(self.slot_id, processes, holds, timeout_s, states, on_fork)
 
     def use(self, checkpoint: Checkpoint) -> AbstractAsyncContextManager[None]:
         """Keep a checkpoint for `Slot.restore`, in the sandbox of the slot."""
@@ -441,33 +462,48 @@ class SlotCheckpoints:
         await self.store.restore(self.slot_id, checkpoint)
 
 
-def check_slot(pooled: PooledSlot) -> None:
-    """Raise ConfigError if no checkpoint of a slot is possible, with the settings that make it possible."""
-    check_own_root(pooled.sandbox.template)
-    if pooled.calls.facts.has_own_disk:
-        raise ConfigError(_OWN_DISK)
-
-
-def check_template(template: Template) -> None:
-    """Raise ConfigError if no slot of a template can have checkpoints, with the settings that make them possible."""
-    check_own_root(template)
+def check_template(template: Template, holds: Holds | None = None) -> None:
+    """Raise ConfigError if no slot of a template can have such checkpoints; the message names the settings."""
     if template.config.slot_limits.disk_mb is not None:
         raise ConfigError(_OWN_DISK)
-
-
-def check_own_root(template: Template) -> None:
-    """Raise ConfigError if the slots of a template have no root of their own, with the settings that give them one."""
-    own_roots, name = template.own_roots, template.backend.name
-    if own_roots.enabled:
+    if template.own_roots.enabled:
+        if holds == "directories":
+            raise ConfigError(_WHOLE_ROOT)
         return
-    needs = "a checkpoint needs a slot with a root of its own"
+    if template.exclusive or holds == "root" or (template.backend.can_be_exclusive and holds is None):
+        raise ConfigError(_own_root_advice(template, alone=template.exclusive))
+
+
+def choose_holds(pooled: PooledSlot, holds: Holds | None) -> Holds:
+    """Return "root" or "directories" for a checkpoint of a slot with the argument `holds`.
+
+    Raises:
+        ConfigError: If the slot cannot have such a checkpoint; the message names the settings that make it possible.
+    """
+    template, level = pooled.sandbox.template, pooled.calls.facts.isolation.level
+    if pooled.calls.facts.has_own_disk:
+        raise ConfigError(_OWN_DISK)
+    if template.own_roots.enabled:
+        if holds == "directories":
+            raise ConfigError(_WHOLE_ROOT)
+        return "root"
+    by_itself = level == "namespaces" and not template.backend.can_be_exclusive
+    if not template.exclusive and (holds == "directories" or (holds is None and by_itself)):
+        return "directories"
+    raise ConfigError(_own_root_advice(template, alone=template.exclusive))
+
+
+def _own_root_advice(template: Template, *, alone: bool) -> str:
+    """Return why slots of a template, which have no root of their own, have no checkpoint of it, and what to do."""
+    needs = "a checkpoint of the whole root needs a slot with a root of its own"
+    directories = "use holds='directories' for workspace, home and temporary directories only"
     if not template.backend.can_be_exclusive:
-        raise ConfigError(f"{needs}, and slots of backend {name!r} have none: use backend 'docker' or 'singularity'")
-    if own_roots.refused:
-        raise ConfigError(f"{needs}, and they are not possible here: {own_roots.refused}")
-    raise ConfigError(
-        f"{needs}: set slot_root='own', and slots_per_sandbox to the number of slots and forks that exist at once"
-    )
+        name = template.backend.name
+        return f"{needs}, and slots of backend {name!r} have none: {directories}, or backend 'docker' or 'singularity'"
+    if template.own_roots.refused:
+        return f"{needs}, and they are not possible here: {template.own_roots.refused}; {directories}"
+    own_root = "set slot_root='own', and slots_per_sandbox to the number of slots and forks that exist at once"
+    return f"{needs}: {own_root}" if alone else f"{needs}: {own_root}, or {directories}"
 
 
 def check_room(template: Template, parent: StoredCheckpoint, count: int) -> None:

@@ -15,7 +15,7 @@ from hermes_exec.archives.checkpoint_file import CheckpointFacts, CheckpointRead
 from hermes_exec.channel.encoding import from_wire, to_wire
 from hermes_exec.errors import AcquireTimeout, ConfigError, ExecError, ProtocolError
 from hermes_exec.pool.acquire import Queue
-from hermes_exec.pool.checkpoints import Checkpoints, StoredCheckpoint, check_own_root
+from hermes_exec.pool.checkpoints import Checkpoints, StoredCheckpoint, check_template
 from hermes_exec.pool.fleet import Fleet
 from hermes_exec.pool.request import SlotRequest
 from hermes_exec.pool.sandbox import PooledSandbox
@@ -110,7 +110,7 @@ async def _load(
 ) -> Checkpoint:
     facts, store = reader.facts, queue.checkpoints
     template, _ = fleet.templates.select(profile, image)
-    check_own_root(template)
+    check_template(template, "root")
     if facts.holds != "root":
         raise ConfigError(f"{reader.path} holds {facts.holds!r}, and slots of {template.key} hold 'root'")
     sandbox = await _find_sandbox(fleet, queue, template)

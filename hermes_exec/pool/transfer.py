@@ -35,6 +35,8 @@ class CheckpointContents:
     layers: tuple[LayerContents, ...]
     workdir: WireBytes
     sessions: Mapping[str, Mapping[str, Any]]
+    origin: Mapping[str, Any] | None
+    """Of a checkpoint of directories: the owner and the path of its slot's files."""
 
     @classmethod
     def parse(cls, answer: Mapping[str, Any]) -> CheckpointContents:
@@ -48,7 +50,9 @@ class CheckpointContents:
         sessions = answer.get("sessions")
         if not isinstance(sessions, dict) or not all(isinstance(state, dict) for state in sessions.values()):
             raise ProtocolError("the sandbox sent sessions of a wrong type")
-        return cls(tuple(layers), to_wire(from_wire(answer.get("workdir"), "workdir"), "workdir"), sessions)
+        if not isinstance(origin := answer.get("origin"), dict | None):
+            raise ProtocolError("the sandbox sent the origin of a checkpoint of a wrong type")
+        return cls(tuple(layers), to_wire(from_wire(answer.get("workdir"), "workdir"), "workdir"), sessions, origin)
 
 
 async def ask(sandbox: PooledSandbox, method: str, params: Mapping[str, object]) -> dict[str, Any]:
@@ -136,7 +140,8 @@ async def copy_checkpoint(
         {"put": layer} if there is None else {"have": there}
         for (layer, _), there in zip(contents.layers, present, strict=True)
     ]
-    return await complete(target, checkpoint_id, layers, contents.workdir, contents.sessions)
+    workdir, sessions, origin = contents.workdir, contents.sessions, contents.origin
+    return await complete(target, checkpoint_id, layers, workdir, sessions, origin)
 
 
 async def complete(
@@ -145,6 +150,7 @@ async def complete(
     layers: Sequence[Mapping[str, str]],
     workdir: WireBytes,
     sessions: Mapping[str, Mapping[str, Any]],
+    origin: Mapping[str, Any] | None = None,
 ) -> tuple[str, ...]:
     """Make the layers that a sandbox has received a checkpoint, and return their ids there."""
     params = {
@@ -152,6 +158,7 @@ async def complete(
         "layers": list(layers),
         "workdir": workdir,
         "sessions": sessions,
+        "origin": origin,
         **target.template.checkpoint_limit,
     }
     return parse_layers(await ask(target, "checkpoint.put", params), len(layers))

@@ -16,12 +16,13 @@ import anyio
 from anyio import to_thread
 
 from hermes_exec.aio.facade import SyncFacade
-from hermes_exec.channel.encoding import from_wire
+from hermes_exec.channel.encoding import from_wire, printable
 from hermes_exec.errors import ConfigError, ProtocolError
 from hermes_exec.results import KillReceipt, LayerSize
-from hermes_exec.slot.answers import integer, items, optional_receipt
+from hermes_exec.slot.answers import integer, items, optional_receipt, texts
 
 ProcessPolicy = Literal["keep", "refuse", "end"]
+Holds = Literal["root", "directories"]
 ALWAYS_LEFT_OUT = (
     "processes and their memory",
     "files in memory (/dev/shm and other tmpfs)",
@@ -60,30 +61,36 @@ class CheckpointAnswer:
     """The directories of the sessions, by their ids on the wire."""
     killed: KillReceipt | None
     copied: bool = False
+    directories: tuple[str, ...] = ()
+    """The directories that the checkpoint holds; empty if it holds the root."""
+    left_out: tuple[str, ...] = ()
+    """Files that it does not hold besides `ALWAYS_LEFT_OUT`: outside of the directories, and entries with reasons."""
 
     @classmethod
     def parse(cls, answer: Mapping[str, Any]) -> CheckpointAnswer:
         """Parse the answer. Raises ProtocolError if a field is missing or has a wrong type."""
         sessions = {wire_id: from_wire(facts.get("cwd"), "cwd") for wire_id, facts in _sessions(answer).items()}
         workdir = from_wire(answer.get("workdir"), "workdir")
-        return cls(workdir, sessions, optional_receipt(answer.get("killed")), answer.get("copied") is True)
+        killed, directories = optional_receipt(answer.get("killed")), texts(answer, "directories")
+        outside = (f"files outside of {', '.join(directories)}",) if directories else ()
+        left_out = (*outside, *map(printable, texts(answer, "left_out")))
+        return cls(workdir, sessions, killed, answer.get("copied") is True, directories, left_out)
 
 
 class Checkpoint:
     """The files, the working directory and the shell sessions of a slot at one moment, made by `Slot.checkpoint`.
 
-    `id` is its name. `holds` is "root": it holds the slot's whole root. `left_out` lists the state that it does not
-    hold. `image` is the image of the slot, `workdir` the slot's working directory, and `sessions` maps the `Session.id`
-    of each open shell session to its directory. `killed` is the receipt of the processes that `processes="end"` ended.
-    `copied` tells whether the slot's changes were copied; otherwise they were frozen, which has effects in the slot
-    (docs/fork.md, "How it works"). `on_fork` are the commands that run in each fork and after each restore.
+    `id` is its name. `holds` is "root" if it holds the slot's whole root, or "directories" if it holds workspace, home
+    and temporary directories only. `left_out` lists the state that it does not hold. `image` is the image of the slot,
+    `workdir` the slot's working directory, and `sessions` maps the `Session.id` of each open shell session to its
+    directory. `killed` is the receipt of the processes that `processes="end"` ended. `copied` tells whether the slot's
+    changes were copied; otherwise they were frozen, which has effects in the slot (docs/fork.md, "How it works").
+    `on_fork` are the commands that run in each fork and after each restore.
 
     It lives in the sandbox of the slot, and in those to which forks have taken it. The pool keeps one of them as long
     as the checkpoint is not dropped. When they die, the checkpoint is lost (CheckpointLost). `async with checkpoint:`
     drops it at the end of the block.
     """
-
-    holds: Literal["root"] = "root"
 
     def __init__(
         self,
@@ -101,6 +108,7 @@ class Checkpoint:
         self.image = image
         self.workdir = answer.workdir
         self.sessions: Mapping[str, str] = {session_ids.get(wire, wire): cwd for wire, cwd in answer.sessions.items()}
+        self.holds: Holds = "directories" if answer.directories else "root"
         self.left_out = left_out
         self.killed = answer.killed
         self.copied = answer.copied
@@ -141,6 +149,7 @@ class Checkpoint:
         nothing is left.
 
         Raises:
+            ConfigError: If it holds directories only.
             OSError: If the file cannot be written, or directories are nested more than 500 deep (ENAMETOOLONG).
             SlotClosed: If the checkpoint was dropped. CheckpointLost: If its sandboxes have ended.
         """
@@ -225,7 +234,12 @@ class CheckpointStore(Protocol):
     """The pool's part of the checkpoints of one slot."""
 
     async def create(
-        self, processes: ProcessPolicy, timeout_s: float | None, states: States, on_fork: tuple[str, ...]
+        self,
+        processes: ProcessPolicy,
+        holds: Holds | None,
+        timeout_s: float | None,
+        states: States,
+        on_fork: tuple[str, ...],
     ) -> Checkpoint:
         """Implement `Slot.checkpoint`. `states` are the saved states of the objects beside the slot."""
 
@@ -260,6 +274,13 @@ def validate_process_policy(processes: ProcessPolicy) -> ProcessPolicy:
     if processes not in get_args(ProcessPolicy):
         raise ConfigError(f"processes must be 'keep', 'refuse' or 'end', not {processes!r}")
     return processes
+
+
+def validate_holds(holds: Holds | None) -> Holds | None:
+    """Return a valid value. Raises ConfigError."""
+    if holds is not None and holds not in get_args(Holds):
+        raise ConfigError(f"holds must be None, 'root' or 'directories', not {holds!r}")
+    return holds
 
 
 def _sessions(answer: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

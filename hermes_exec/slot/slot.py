@@ -22,10 +22,12 @@ from hermes_exec.slot.checkpoint import (
     Checkpoint,
     CheckpointStore,
     HasSavedState,
+    Holds,
     ProcessPolicy,
     StateKey,
     States,
     plain_checkpoint,
+    validate_holds,
     validate_process_policy,
 )
 from hermes_exec.slot.command import DEFAULT_OUTPUT_BYTES, DEFAULT_TIMEOUT_S, Command, Environment, command_params
@@ -472,26 +474,34 @@ class Slot:
         self,
         *,
         processes: ProcessPolicy = "keep",
+        holds: Holds | None = None,
         on_fork: str | Sequence[str] | None = None,
         timeout_s: float | None = None,
     ) -> Checkpoint:
         """Keep the files, the working directory and the shell sessions of this moment as a checkpoint.
 
-        The slot has to have a root of its own. Small changes are copied, which ends nothing. Large ones are frozen:
-        they become a read-only layer below the slot, in a time that does not depend on their size. If processes run,
-        they are stopped, the changes are copied whatever their size, and the processes continue. The checkpoint holds
-        no processes.
+        Of a slot with a root of its own, a checkpoint holds the whole root. Small changes are copied, which ends
+        nothing. Large ones are frozen: they become a read-only layer below the slot, in a time that does not depend on
+        their size. If processes run, they are stopped, the changes are copied whatever their size, and the processes
+        continue. The checkpoint holds no processes.
+
+        Of another slot, it holds the directories that only this slot has: workspace, home and temporary directories.
+        They are copied whole each time.
 
         Args:
             processes: What to do about processes and connections of the slot: "keep" them, "refuse" the checkpoint with
                 SlotBusy, or "end" them, which makes the checkpoint independent of the size of the changes.
+            holds: "root" or "directories". None is the root if the slot has its own, or the directories on `local` and
+                `ssh` at the isolation level `namespaces`. Elsewhere only "directories" is possible, and has to be
+                given: slots can also write to other directories there, which the checkpoint does not hold.
             on_fork: Shell commands that start services again, such as "redis-server &". They run in each slot that is
                 acquired from the checkpoint or reset to it, and after each `restore`, before the call returns. They
                 have the rights of `slot_setup` and fail as it does: LaunchError, cause `task`, and no slot.
             timeout_s: Longest time; None for no limit.
 
         Raises:
-            ConfigError: If the slot has no root of its own, or a limit of its disk; the message names the settings.
+            ConfigError: If the slot cannot have such a checkpoint, because it has no root of its own, is the only slot
+                of its container, or has a limit of its disk; the message names the settings.
             SlotBusy: If a command or file call is under way, or a process runs and `processes` is "refuse". Nothing has
                 changed.
             OSError: ENOSPC if the disk has no room for it, or if it exceeds `checkpoint_disk_mb`; the slot and its
@@ -500,10 +510,10 @@ class Slot:
         """
         self._scope.check()
         processes, timeout_s = validate_process_policy(processes), validate_timeout(timeout_s)
-        commands = validate_commands(on_fork, "on_fork")
+        holds, commands = validate_holds(holds), validate_commands(on_fork, "on_fork")
         companions = [companion for each in list(self._companions) if (companion := each()) is not None]
         states = States({each.state_key: each.save_state() for each in companions})
-        return await self._checkpoints.create(processes, timeout_s, states, commands)
+        return await self._checkpoints.create(processes, holds, timeout_s, states, commands)
 
     async def restore(self, checkpoint: AnyCheckpoint) -> None:
         """Return the slot to a checkpoint of a slot with the same image: files, working directory and shell sessions.

@@ -22,10 +22,11 @@ DIFFERS = {
     "test_docker_distroless.py": {"commands", "files", "trees", "timeouts", "bad input"},
     "test_docker_own_root.py": CONTAINER | {"isolation", "environment", "reset", "cwd", "network", "checkpoints"},
     "test_docker_read_only.py": {"cwd", "files", "reset", "search"},
+    "test_docker_shared.py": {"checkpoints"},
     "test_docker_user.py": RIGHTS | {"environment"},
-    "test_local_none.py": RIGHTS | {"environment", "trees", "timeouts", "reset"},
-    "test_local_uid.py": RIGHTS | {"environment", "trees", "timeouts", "reset"},
-    "test_local_user.py": RIGHTS | {"environment", "trees", "timeouts", "reset"},
+    "test_local_none.py": RIGHTS | {"environment", "trees", "timeouts", "reset", "checkpoints"},
+    "test_local_uid.py": RIGHTS | {"environment", "trees", "timeouts", "reset", "checkpoints"},
+    "test_local_user.py": RIGHTS | {"environment", "trees", "timeouts", "reset", "checkpoints"},
     "test_modal.py": ALL,
     "test_modal_whole.py": {"users", "kill", "isolation", "network"},
     "test_nomad.py": {"users", "kill", "faults", "isolation", "network"},
@@ -36,7 +37,7 @@ DIFFERS = {
     "test_singularity_user.py": RIGHTS | {"cwd", "environment"},
     "test_ssh.py": ALL,
     "test_ssh_paramiko.py": {"commands", "trees", "stdin", "output", "faults", "network"},
-    "test_ssh_user.py": RIGHTS,
+    "test_ssh_user.py": RIGHTS | {"checkpoints"},
 }
 """Groups of checks by the module of a kind of sandbox; a module that is not named runs all of them."""
 

@@ -5,12 +5,15 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 
 	"hermes-exec/runner/internal/channel"
 	"hermes-exec/runner/internal/command"
+	"hermes-exec/runner/internal/directories"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/layers"
 	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/session"
 	"hermes-exec/runner/internal/sessions"
 	"hermes-exec/runner/internal/slots"
 	"hermes-exec/runner/internal/wire"
@@ -35,6 +38,7 @@ type checkpointParams struct {
 	Slot       string `json:"slot"`
 	Checkpoint string `json:"checkpoint"`
 	Processes  string `json:"processes"`
+	Holds      string `json:"holds"` // "": HoldsRoot
 	// Limit is how many bytes all layers of the sandbox may have; 0 for no limit.
 	Limit int64 `json:"limit"`
 }
@@ -46,6 +50,10 @@ type checkpointResult struct {
 	Workdir  ipc.Bytes                 `json:"workdir"`
 	Copied   bool                      `json:"copied"`
 	Killed   *ipc.Receipt              `json:"killed,omitempty"`
+
+	// Of a checkpoint that holds directories: these, and entries in them that it does not hold.
+	Directories []ipc.Bytes `json:"directories,omitempty"`
+	LeftOut     []ipc.Bytes `json:"left_out,omitempty"`
 }
 
 // busyDetail describes the processes and calls that prevent a checkpoint.
@@ -81,6 +89,11 @@ func (r *Runner) slotCheckpoint(c *channel.Conversation, params json.RawMessage)
 	default:
 		return nil, channel.BadRequest("processes %q is none of keep, refuse, end", p.Processes)
 	}
+	switch p.Holds = cmp.Or(p.Holds, directories.HoldsRoot); p.Holds {
+	case directories.HoldsRoot, directories.HoldsDirectories:
+	default:
+		return nil, channel.BadRequest("holds %q is none of root, directories", p.Holds)
+	}
 	if !slots.IsID(p.Checkpoint) {
 		return nil, channel.BadRequest("checkpoint %q is no id", p.Checkpoint)
 	}
@@ -104,7 +117,7 @@ func (r *Runner) slotCheckpoint(c *channel.Conversation, params json.RawMessage)
 
 // makeCheckpoint fills cp. After an error cp holds nothing.
 func (r *Runner) makeCheckpoint(ctx context.Context, p checkpointParams, cp *checkpoint) error {
-	layered, err := r.slots.Layers(p.Slot)
+	layered, err := r.slots.Layers(p.Slot, p.Holds)
 	if err != nil {
 		return err
 	}
@@ -135,20 +148,25 @@ func (r *Runner) makeCheckpoint(ctx context.Context, p checkpointParams, cp *che
 		return err
 	}
 	workdir := scope.Agent().Workdir()
-	cp.result = checkpointResult{Sessions: saved.Places(), Workdir: ipc.Bytes(workdir)}
+	cp.result = checkpointResult{Sessions: saved.Places(), Workdir: ipc.Bytes(workdir), Copied: true}
+	cp.holds = p.Holds
+	cp.result.Directories, cp.dir = layered.Directories()
+	ends, canFreeze := p.Processes == endProcesses, p.Holds == directories.HoldsRoot
 	switch agent := scope.Agent(); {
-	case p.Processes == endProcesses:
+	case ends && canFreeze:
 		err = r.freeze(ctx, scope, layered, cp, p.Limit, living)
-	case living || connections > 0:
+	case ends || living || connections > 0:
 		err = pause(ctx, agent, func() (err error) {
 			cp.stack, err = layered.Copy(ctx, agent, layers.Bound{}, p.Limit)
+			if err == nil && ends {
+				scope.EndConnections()
+				cp.result.Killed, err = killAll(ctx, agent)
+			}
 			return err
 		})
-		cp.result.Copied = true
 	default:
 		cp.stack, err = layered.Copy(ctx, agent, smallChange, p.Limit)
-		cp.result.Copied = true
-		if errors.Is(err, layers.ErrTooLarge) {
+		if errors.Is(err, layers.ErrTooLarge) && canFreeze {
 			err = r.freeze(ctx, scope, layered, cp, p.Limit, living)
 		}
 	}
@@ -157,6 +175,11 @@ func (r *Runner) makeCheckpoint(ctx context.Context, p checkpointParams, cp *che
 		return errors.Join(explain(scope, err), cp.stack.Release())
 	}
 	cp.sessions, cp.result.Layers = saved, cp.stack.IDs()
+	if !canFreeze {
+		for _, entry := range cp.stack[0].LeftOut {
+			cp.result.LeftOut = append(cp.result.LeftOut, ipc.Bytes(entry))
+		}
+	}
 	return nil
 }
 
@@ -165,6 +188,21 @@ func newFullError(err error) error {
 	full := new(layers.FullError)
 	errors.As(err, &full)
 	return &wire.Error{Kind: "store_full", Message: err.Error(), Path: wire.Bytes(full.Dir)}
+}
+
+// killAll ends all processes of a slot, and returns a receipt if there were any.
+func killAll(ctx context.Context, agent *link.Agent) (*ipc.Receipt, error) {
+	var killed ipc.Receipt
+	if _, err := agent.Call(context.WithoutCancel(ctx), ipc.OpKillAll, struct{}{}, &killed); err != nil {
+		return nil, err
+	}
+	if killed.Left > 0 {
+		return nil, &ipc.Error{Kind: "unclean", Message: fmt.Sprintf("%d processes of the slot are left", killed.Left)}
+	}
+	if killed.Found == 0 {
+		return nil, nil
+	}
+	return &killed, nil
 }
 
 // explain returns the error of a checkpoint that could not be made.
@@ -253,7 +291,7 @@ func (r *Runner) slotRestore(c *channel.Conversation, params json.RawMessage) (a
 		return nil, err
 	}
 	defer r.release(cp)
-	layered, err := r.slots.Layers(p.Slot)
+	layered, err := r.slots.Layers(p.Slot, cp.holds)
 	if err != nil {
 		return nil, err
 	}
@@ -264,15 +302,18 @@ func (r *Runner) slotRestore(c *channel.Conversation, params json.RawMessage) (a
 	if err := RenewSlot(r, p.Slot, c.ID); err != nil {
 		return nil, errors.Join(err, stack.Release())
 	}
+	_, dir := layered.Directories()
+	move := session.Move{From: cp.dir, To: dir}
+	workdir := move.Text(string(cp.result.Workdir))
 	var agent *link.Agent
 	adopt := func(renewed *link.Agent) {
 		agent = renewed
-		agent.SetWorkdir(string(cp.result.Workdir))
+		agent.SetWorkdir(workdir)
 		if p.Begin {
 			r.release(r.checkpoints.setBegin(p.Slot, cp))
 		}
 	}
-	result := restoreResult{Sessions: map[string]sessions.Place{}, Workdir: cp.result.Workdir}
+	result := restoreResult{Sessions: map[string]sessions.Place{}, Workdir: ipc.Bytes(workdir)}
 	// A restore that has begun is finished, even if the call is cancelled.
 	result.ResetResult, err = layered.Restore(r.ctx, c.ID, stack, adopt)
 	if err != nil || !result.Clean {
@@ -285,7 +326,7 @@ func (r *Runner) slotRestore(c *channel.Conversation, params json.RawMessage) (a
 	if scope.Agent() != agent {
 		return nil, command.ErrSlotClosed
 	}
-	if result.Sessions, err = r.sessions.Continue(scope, cp.sessions, c.ID); err != nil {
+	if result.Sessions, err = r.sessions.Continue(scope, cp.sessions, move, c.ID); err != nil {
 		return nil, err
 	}
 	return result, nil

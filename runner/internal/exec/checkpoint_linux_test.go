@@ -29,6 +29,8 @@ type held struct {
 	Workdir  string
 	Copied   bool
 	Killed   *struct{ Found, Left int }
+
+	Directories []string
 }
 
 type restored struct {

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"hermes-exec/runner/internal/channel"
+	"hermes-exec/runner/internal/directories"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/layers"
 	"hermes-exec/runner/internal/sessions"
@@ -24,6 +25,8 @@ type checkpoint struct {
 	stack    layers.Stack // one use of each
 	fewer    fewerLayers
 	sessions sessions.Saved
+	holds    string // directories.HoldsRoot or directories.HoldsDirectories
+	dir      string // of its slot
 
 	uses int // by the driver until it drops the checkpoint, by slots that begin with it, and by requests
 }
@@ -44,7 +47,7 @@ func (s *checkpoints) begin(id, slot string) (cp *checkpoint, isNew bool, err er
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if cp = s.all[id]; cp == nil {
-		cp = &checkpoint{id: id, slot: slot, made: make(chan struct{}), uses: 1}
+		cp = &checkpoint{id: id, slot: slot, holds: directories.HoldsRoot, made: make(chan struct{}), uses: 1}
 		s.all[id] = cp
 		return cp, true, nil
 	}

@@ -8,8 +8,10 @@ import (
 	"slices"
 
 	"hermes-exec/runner/internal/channel"
+	"hermes-exec/runner/internal/directories"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/layers"
+	"hermes-exec/runner/internal/rootfs"
 	"hermes-exec/runner/internal/sessions"
 	"hermes-exec/runner/internal/slots"
 	"hermes-exec/runner/internal/wire"
@@ -36,20 +38,42 @@ func checkpointGet(r *Runner, c *channel.Conversation, params json.RawMessage) (
 		return nil, err
 	}
 	defer r.release(cp)
-	_, image, err := slots.LayerStore(r.slots)
+	_, names, _, err := layerNames(r.slots, cp.holds)
 	if err != nil {
 		return nil, err
 	}
-	directories := image.LayerDirectories()
 	contents := make([]layerContents, len(cp.stack))
 	for i, layer := range cp.stack {
 		contents[i] = layerContents{Layer: layer.ID, Directories: []ipc.Bytes{}}
 		for _, n := range layer.Parts() {
-			contents[i].Directories = append(contents[i].Directories, ipc.Bytes(directories[n]))
+			contents[i].Directories = append(contents[i].Directories, ipc.Bytes(names[n]))
 		}
 	}
-	return map[string]any{"layers": contents, "workdir": cp.result.Workdir,
-		"sessions": cp.sessions.Export(p.Variables)}, nil
+	result := map[string]any{"layers": contents, "workdir": cp.result.Workdir,
+		"sessions": cp.sessions.Export(p.Variables)}
+	if cp.holds == directories.HoldsDirectories {
+		result["origin"] = origin{Owner: cp.stack[0].Owner, Dir: ipc.Bytes(cp.dir)}
+	}
+	return result, nil
+}
+
+// origin describes the files of a checkpoint of directories.
+type origin struct {
+	layers.Owner
+	Dir ipc.Bytes `json:"dir"` // the runner's directory of the slot
+}
+
+// layerNames returns the store of layers of a sandbox, and the names of the directories to which layers
+// have changes: paths in the image, or names of a slot's own directories, for which image is nil.
+func layerNames(m *slots.Manager, holds string) (store *layers.Store, names []string, image *rootfs.Image, err error) {
+	store, image, err = slots.LayerStore(m)
+	if holds == directories.HoldsDirectories {
+		return store, directories.Names, nil, nil
+	}
+	if err == nil {
+		names = image.LayerDirectories()
+	}
+	return store, names, image, err
 }
 
 // holdCheckpoint returns the checkpoint that a request names with one more use, which the caller ends.
@@ -79,11 +103,11 @@ func layerGet(r *Runner, c *channel.Conversation, params json.RawMessage) (any, 
 		return nil, err
 	}
 	defer r.release(cp)
-	_, image, err := slots.LayerStore(r.slots)
+	_, names, _, err := layerNames(r.slots, cp.holds)
 	if err != nil {
 		return nil, err
 	}
-	number := slices.Index(image.LayerDirectories(), string(p.Directory))
+	number := slices.Index(names, string(p.Directory))
 	at := slices.IndexFunc(cp.stack, func(l *layers.Layer) bool { return l.ID == p.Layer })
 	if at < 0 || !slices.Contains(cp.stack[at].Parts(), number) {
 		return nil, channel.BadRequest("layer %q of the checkpoint has no changes to %q", p.Layer, p.Directory)
@@ -122,11 +146,15 @@ func layerPut(r *Runner, c *channel.Conversation, params json.RawMessage) (any, 
 	if !slots.IsID(p.Checkpoint) || p.Limit <= 0 {
 		return nil, channel.BadRequest("layer.put needs a checkpoint's id and a limit")
 	}
-	store, image, err := slots.LayerStore(r.slots)
+	holds := directories.HoldsRoot
+	if slices.Contains(directories.Names, string(p.Directory)) {
+		holds = directories.HoldsDirectories
+	}
+	store, names, image, err := layerNames(r.slots, holds)
 	if err != nil {
 		return nil, err
 	}
-	number := slices.Index(image.LayerDirectories(), string(p.Directory))
+	number := slices.Index(names, string(p.Directory))
 	if number < 0 {
 		return nil, &wire.Error{Kind: "other_root", Message: "the layer has changes to " + string(p.Directory) +
 			", which this sandbox's root divides differently"}
@@ -138,8 +166,10 @@ func layerPut(r *Runner, c *channel.Conversation, params json.RawMessage) (any, 
 	if err != nil || layer == nil {
 		return nil, err
 	}
-	limits := layers.Limits{Directories: image.MountPoints(string(p.Directory)),
-		Bound: layers.Bound{Bytes: p.Limit, Entries: int(p.Limit/blockSize) + 1}}
+	limits := layers.Limits{Bound: layers.Bound{Bytes: p.Limit, Entries: int(p.Limit/blockSize) + 1}}
+	if image != nil {
+		limits.Directories = image.MountPoints(string(p.Directory))
+	}
 	err = receiveArchive(c, func(in io.Reader) error { return layers.Unpack(c.Ctx, in, layer.Path(number), limits) })
 	if released := finish(err == nil); released != nil {
 		r.log.Printf("checkpoint: %v", released)
@@ -185,9 +215,13 @@ func checkpointPut(r *Runner, _ *channel.Conversation, params json.RawMessage) (
 		Limit      int64                     `json:"limit"`
 		Workdir    ipc.Bytes                 `json:"workdir"`
 		Sessions   map[string]sessions.State `json:"sessions"`
+		Origin     *origin                   `json:"origin"`
 	}
 	if err := channel.Decode(params, &p); err != nil {
 		return nil, err
+	}
+	if p.Origin != nil && len(p.Layers) != 1 {
+		return nil, channel.BadRequest("a checkpoint of directories has one layer, not %d", len(p.Layers))
 	}
 	if !slots.IsID(p.Checkpoint) || len(p.Layers) > layers.MaxStack || len(p.Workdir) == 0 || p.Workdir[0] != '/' {
 		return nil, channel.BadRequest("checkpoint.put needs an id, an absolute workdir and at most %d layers",
@@ -201,7 +235,13 @@ func checkpointPut(r *Runner, _ *channel.Conversation, params json.RawMessage) (
 		<-cp.made
 		return map[string]any{"layers": cp.result.Layers}, cp.err
 	}
+	if p.Origin != nil {
+		cp.holds, cp.dir = directories.HoldsDirectories, string(p.Origin.Dir)
+	}
 	err = assemble(r, cp, p.Layers, p.Limit)
+	if err == nil && p.Origin != nil && p.Layers[0].Put != "" {
+		cp.stack[0].Owner = p.Origin.Owner
+	}
 	if err == nil {
 		if cp.sessions, err = r.sessions.Import(p.Sessions); err != nil {
 			err = errors.Join(err, cp.stack.Release())
@@ -224,7 +264,7 @@ type layerName struct {
 // assemble gives a checkpoint its layers, the oldest first. With them, all layers of the sandbox may
 // have limit bytes; 0 for no limit.
 func assemble(r *Runner, cp *checkpoint, names []layerName, limit int64) error {
-	store, _, err := slots.LayerStore(r.slots)
+	store, _, _, err := layerNames(r.slots, cp.holds)
 	if err != nil {
 		return err
 	}

@@ -17,6 +17,7 @@ type contents struct {
 	}
 	Workdir  string
 	Sessions map[string]json.RawMessage
+	Origin   json.RawMessage
 }
 
 func (s *sandbox) get(id string, variables bool) (c contents) {
@@ -61,6 +62,9 @@ func (s *sandbox) move(id string, to *sandbox, as string, variables bool) {
 		}
 	}
 	p := testdriver.Params{"checkpoint": as, "layers": puts, "workdir": c.Workdir, "sessions": c.Sessions}
+	if c.Origin != nil {
+		p["origin"] = c.Origin
+	}
 	var first, again struct{ Layers []string }
 	to.Call("checkpoint.put", p, &first)
 	to.Call("checkpoint.put", p, &again)

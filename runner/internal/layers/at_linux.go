@@ -1,6 +1,7 @@
 package layers
 
 import (
+	"os"
 	"runtime"
 	"strconv"
 	"syscall"
@@ -26,6 +27,44 @@ func openAt(dir int, name string, flags int) (int, error) {
 		return syscall.Openat(dir, name, flags, 0)
 	}
 	return fd, err
+}
+
+// The modes with which the owner of a file reads it, and of a directory visits its entries.
+const (
+	ownerReads  = 0o400
+	ownerVisits = 0o500
+)
+
+// isLocked reports whether the mode of an entry keeps its owner out, who is this process and not root.
+func isLocked(st *syscall.Stat_t, mode uint32) bool {
+	return os.Geteuid() != 0 && int(st.Uid) == os.Geteuid() && st.Mode&mode != mode
+}
+
+// openLocked opens a file or a directory, also one whose mode keeps its owner out: it changes the mode
+// for a moment.
+func openLocked(dir int, name string, flags int) (int, error) {
+	fd, err := openAt(dir, name, flags)
+	if err != syscall.EACCES {
+		return fd, err
+	}
+	handle, err := openHandle(dir, name)
+	if err != nil {
+		return -1, err
+	}
+	defer syscall.Close(handle)
+	var st syscall.Stat_t
+	if err := syscall.Fstat(handle, &st); err != nil {
+		return -1, err
+	}
+	kind := st.Mode & syscall.S_IFMT
+	if kind != syscall.S_IFREG && kind != syscall.S_IFDIR || !isLocked(&st, ownerReads) {
+		return -1, syscall.EACCES
+	}
+	if err := syscall.Chmod(handlePath(handle), st.Mode&0o7777|ownerReads); err != nil {
+		return -1, err
+	}
+	defer syscall.Chmod(handlePath(handle), st.Mode&0o7777)
+	return openAt(atWorkingDir, handlePath(handle), flags&^syscall.O_NOFOLLOW)
 }
 
 // statAt describes an entry itself, also a symbolic link.

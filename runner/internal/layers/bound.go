@@ -33,8 +33,22 @@ type Limits struct {
 	Directories []string
 }
 
-// Skipped is what an archive lacks.
+// Skipped is what an archive or a copy lacks.
 type Skipped struct {
 	Count   int
 	Entries []string // path and reason of the first 100
+}
+
+// Owner is a user with its group.
+type Owner struct {
+	UID int `json:"uid"`
+	GID int `json:"gid"`
+}
+
+// Owners is what becomes of the owners of entries in a copy.
+type Owners struct {
+	From, To Owner // entries of the user From belong to the user To
+	// Others: entries of other users are copied with their owners, as root could make them. Otherwise
+	// they are left out, because the user From could not read or make them, and other groups become To's.
+	Others bool
 }

@@ -1,5 +1,8 @@
 package layers
 
+// IsSupported reports whether this system has the functions of this package.
+const IsSupported = true
+
 func (b Bound) isBelow(s Size) bool {
 	return b.Entries > 0 && s.Entries > b.Entries || b.Bytes > 0 && s.Bytes > b.Bytes
 }

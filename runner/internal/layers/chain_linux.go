@@ -18,6 +18,8 @@ type directory struct {
 	fd   int // -1: closed, because many directories below it are open
 	name string
 	stat syscall.Stat_t // when it was opened
+
+	unlocked bool // its mode, which kept its owner out, has to be set again
 }
 
 // chain is a path of directories, each of which was opened in the one before it. Directories in the
@@ -27,7 +29,7 @@ type chain struct{ dirs []directory }
 
 // start opens the first directory.
 func (c *chain) start(path string) error {
-	fd, err := openAt(atWorkingDir, path, openDirFlags)
+	fd, err := openLocked(atWorkingDir, path, openDirFlags)
 	if err != nil {
 		return err
 	}
@@ -36,8 +38,14 @@ func (c *chain) start(path string) error {
 
 func (c *chain) add(fd int, name string) error {
 	c.dirs = append(c.dirs, directory{fd: fd, name: name})
-	if err := syscall.Fstat(fd, &c.last().stat); err != nil {
+	d := c.last()
+	if err := syscall.Fstat(fd, &d.stat); err != nil {
 		return err
+	}
+	if d.unlocked = isLocked(&d.stat, ownerVisits); d.unlocked {
+		if err := syscall.Fchmod(fd, d.stat.Mode&0o7777|ownerVisits); err != nil {
+			return err
+		}
 	}
 	if middle := len(c.dirs) - 1 - maxOpen; middle > 0 && c.dirs[middle].fd >= 0 {
 		_ = syscall.Close(c.dirs[middle].fd)
@@ -50,7 +58,7 @@ func (c *chain) last() *directory { return &c.dirs[len(c.dirs)-1] }
 
 // push opens a directory in the last one.
 func (c *chain) push(name string) error {
-	fd, err := openAt(c.last().fd, name, openDirFlags)
+	fd, err := openLocked(c.last().fd, name, openDirFlags)
 	if err != nil {
 		return err
 	}
@@ -61,6 +69,7 @@ func (c *chain) push(name string) error {
 // then.
 func (c *chain) pop() (directory, error) {
 	last := *c.last()
+	defer last.lock()
 	if c.dirs = c.dirs[:len(c.dirs)-1]; len(c.dirs) == 0 || c.last().fd >= 0 {
 		return last, nil
 	}
@@ -79,10 +88,18 @@ func (c *chain) pop() (directory, error) {
 func (c *chain) close() {
 	for _, d := range c.dirs {
 		if d.fd >= 0 {
+			d.lock()
 			_ = syscall.Close(d.fd)
 		}
 	}
 	c.dirs = nil
+}
+
+// lock sets the mode again that kept the owner out.
+func (d *directory) lock() {
+	if d.unlocked {
+		_ = syscall.Fchmod(d.fd, d.stat.Mode&0o7777)
+	}
 }
 
 // path returns the path from the first directory to an entry of the last, shortened to maxPath.

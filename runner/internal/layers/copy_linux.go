@@ -13,23 +13,20 @@ import (
 // owners, modes, extended attributes (also overlayfs's), times, names of one file, symbolic links,
 // FIFOs, sockets and whiteouts. Beyond the bound it fails with ErrTooLarge, and with ESTALE if
 // entries of `from` are replaced meanwhile. After a failure nothing of `to` is left.
-func Copy(ctx context.Context, from, to string, bound Bound) (err error) {
-	if err := syscall.Mkdir(to, 0o700); err != nil {
-		return &fs.PathError{Op: "mkdir", Path: to, Err: err}
+func Copy(ctx context.Context, from, to string, bound Bound) error {
+	return newCopier(ctx, bound).run(from, to)
+}
+
+// CopyOwned copies as Copy, for a directory to which a tenant writes with the rights of owners.From, and
+// returns what it has left out: devices, and the entries of other users.
+func CopyOwned(ctx context.Context, from, to string, owners Owners) (Skipped, error) {
+	c := newCopier(ctx, Bound{})
+	c.owners = &owners
+	if !owners.Others { // the user could not give a file capabilities
+		c.xattrs.wanted = func(name string) bool { return name != capability && isCopied(name) }
 	}
-	c := newCopier(ctx, bound)
-	defer func() {
-		c.to.close()
-		c.store.close()
-		if err != nil {
-			_ = wipe.RemoveTree(to)
-		}
-	}()
-	if err := c.to.start(to); err != nil {
-		return &fs.PathError{Op: "open", Path: to, Err: err}
-	}
-	w := walk{ctx: ctx, op: "copy", bound: bound}
-	return w.run(from, c)
+	err := c.run(from, to)
+	return c.skipped, err
 }
 
 // copier makes the entries of a walk again.
@@ -44,10 +41,73 @@ type copier struct {
 	noClone bool // the file system cannot share data between files
 	noRange bool // nor copy it in the kernel
 	buffer  []byte
+	owners  *Owners // nil: as they are
+	skipped Skipped
 }
 
 func newCopier(ctx context.Context, bound Bound) *copier {
 	return &copier{ctx: ctx, bound: bound, xattrs: newXattrReader(isCopied), links: map[fileID]int{}}
+}
+
+func (c *copier) run(from, to string) (err error) {
+	if err := syscall.Mkdir(to, 0o700); err != nil {
+		return &fs.PathError{Op: "mkdir", Path: to, Err: err}
+	}
+	defer func() {
+		c.to.close()
+		c.store.close()
+		if err != nil {
+			_ = wipe.RemoveTree(to)
+		}
+	}()
+	if err := c.to.start(to); err != nil {
+		return &fs.PathError{Op: "open", Path: to, Err: err}
+	}
+	w := walk{ctx: c.ctx, op: "copy", bound: c.bound}
+	if c.owners != nil {
+		w.skips = c.skips
+	}
+	return w.run(from, c)
+}
+
+// skips reports whether the copy leaves out a directory.
+func (c *copier) skips(dir int, name string) (bool, error) {
+	var st syscall.Stat_t
+	if err := statAt(dir, name, &st); err != nil {
+		return false, err
+	}
+	return !c.accepts(name, &st), nil
+}
+
+// accepts gives st the owner of the copy, and reports whether there is one; otherwise it notes the
+// entry as left out.
+func (c *copier) accepts(name string, st *syscall.Stat_t) bool {
+	if c.owners == nil {
+		return true
+	}
+	why := ""
+	switch kind := st.Mode & syscall.S_IFMT; {
+	case !c.owners.apply(st):
+		why = "it belongs to another user"
+	case kind == syscall.S_IFBLK || kind == syscall.S_IFCHR:
+		why = "it is a device"
+	default:
+		return true
+	}
+	c.skipped.add(c.to.path(name), why)
+	return false
+}
+
+// apply gives st the owner of its copy, if it has one.
+func (o *Owners) apply(st *syscall.Stat_t) bool {
+	isOwn := int(st.Uid) == o.From.UID
+	if isOwn {
+		st.Uid = uint32(o.To.UID)
+	}
+	if int(st.Gid) == o.From.GID || !o.Others {
+		st.Gid = uint32(o.To.GID)
+	}
+	return isOwn || o.Others
 }
 
 func (c *copier) enter(d *directory) error {
@@ -71,13 +131,20 @@ func (c *copier) leave(d *directory) error {
 	if err != nil {
 		return err
 	}
-	return c.metadata(to.fd, d.fd, &d.stat)
+	st := d.stat
+	if c.owners != nil && !c.owners.apply(&st) {
+		return errChanged
+	}
+	return c.metadata(to.fd, d.fd, &st)
 }
 
 func (c *copier) entry(dir int, name string) error {
 	var st syscall.Stat_t
 	if err := statAt(dir, name, &st); err != nil {
 		return err
+	}
+	if !c.accepts(name, &st) {
+		return nil
 	}
 	to := c.to.last().fd
 	switch kind := st.Mode & syscall.S_IFMT; {
@@ -115,7 +182,7 @@ func (c *copier) link(dir int, name string, to int, st *syscall.Stat_t) error {
 }
 
 func (c *copier) file(dir int, name string, to int, seen *syscall.Stat_t) error {
-	in, err := openAt(dir, name, openFileFlags)
+	in, err := openLocked(dir, name, openFileFlags)
 	if err != nil {
 		return err
 	}
@@ -124,7 +191,8 @@ func (c *copier) file(dir int, name string, to int, seen *syscall.Stat_t) error 
 	if err := syscall.Fstat(in, &st); err != nil {
 		return err
 	}
-	if idOf(&st) != idOf(seen) || st.Mode&syscall.S_IFMT != syscall.S_IFREG {
+	if idOf(&st) != idOf(seen) || st.Mode&syscall.S_IFMT != syscall.S_IFREG ||
+		c.owners != nil && !c.owners.apply(&st) {
 		return errChanged
 	}
 	out, err := syscall.Openat(to, name, newFileFlags, 0o600)
@@ -145,16 +213,16 @@ func (c *copier) metadata(out, in int, st *syscall.Stat_t) error {
 	})
 }
 
-// setMetadata gives an open entry owner, mode, attributes and times, in this order: a new owner
-// clears set-user-id bits and capabilities.
+// setMetadata gives an open entry owner, attributes, mode and times, in this order: a new owner clears
+// set-user-id bits and capabilities, and a user who may not write a file may not give it attributes.
 func setMetadata(fd int, st *syscall.Stat_t, setAttributes func() error) error {
 	if err := syscall.Fchown(fd, int(st.Uid), int(st.Gid)); err != nil {
 		return err
 	}
-	if err := syscall.Fchmod(fd, st.Mode&0o7777); err != nil {
+	if err := setAttributes(); err != nil {
 		return err
 	}
-	if err := setAttributes(); err != nil {
+	if err := syscall.Fchmod(fd, st.Mode&0o7777); err != nil {
 		return err
 	}
 	return setTimes(fd, "", [2]syscall.Timespec{st.Atim, st.Mtim})

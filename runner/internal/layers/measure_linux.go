@@ -13,10 +13,24 @@ func Measure(dir string, bound Bound) (Size, error) {
 	return w.size, err
 }
 
+// MeasureOwned counts what CopyOwned copies.
+func MeasureOwned(dir string, owners Owners) (Size, error) {
+	w := walk{ctx: context.Background(), op: "measure"}
+	m := &measurer{size: &w.size, linked: map[fileID]struct{}{}, owners: &owners}
+	w.skips = func(dir int, name string) (bool, error) {
+		var st syscall.Stat_t
+		err := statAt(dir, name, &st)
+		return !owners.apply(&st), err
+	}
+	err := w.run(dir, m)
+	return w.size, err
+}
+
 type measurer struct {
 	size   *Size
 	bound  Bound
 	linked map[fileID]struct{} // files with several names
+	owners *Owners             // whose files count; nil: all
 }
 
 func (m *measurer) enter(*directory) error { return nil }
@@ -27,7 +41,7 @@ func (m *measurer) entry(dir int, name string) error {
 	if err := statAt(dir, name, &st); err != nil {
 		return err
 	}
-	if st.Mode&syscall.S_IFMT != syscall.S_IFREG {
+	if st.Mode&syscall.S_IFMT != syscall.S_IFREG || m.owners != nil && !m.owners.apply(&st) {
 		return nil
 	}
 	if st.Nlink > 1 {

@@ -8,11 +8,22 @@ import (
 	"io"
 )
 
+// IsSupported reports whether this system has the functions of this package.
+const IsSupported = false
+
 // Measure is unsupported on this system.
 func Measure(string, Bound) (Size, error) { return Size{}, errors.ErrUnsupported }
 
+// MeasureOwned is unsupported on this system.
+func MeasureOwned(string, Owners) (Size, error) { return Size{}, errors.ErrUnsupported }
+
 // Copy is unsupported on this system.
 func Copy(context.Context, string, string, Bound) error { return errors.ErrUnsupported }
+
+// CopyOwned is unsupported on this system.
+func CopyOwned(context.Context, string, string, Owners) (Skipped, error) {
+	return Skipped{}, errors.ErrUnsupported
+}
 
 func mergeUppers(context.Context, []string, string) error { return errors.ErrUnsupported }
 

@@ -158,7 +158,7 @@ func (p *packer) file(dir int, name, path string, seen *syscall.Stat_t) error {
 		h.Linkname = strconv.Itoa(number)
 		return p.out.WriteHeader(h)
 	}
-	fd, err := openAt(dir, name, openFileFlags)
+	fd, err := openLocked(dir, name, openFileFlags)
 	if err != nil {
 		return err
 	}

@@ -49,12 +49,18 @@ func NewStore(dir string, discard func(path string) error) *Store {
 	return &Store{Dir: dir, discard: discard, unmeasured: map[*Layer]struct{}{}, all: map[string]*Layer{}}
 }
 
-// Layer is the changes of a slot to some directories of the sandbox's image.
+// Layer is the changes of a slot to some directories of the sandbox's image, or a copy of the slot's own
+// directories.
 type Layer struct {
 	ID    string // the name of its directory in the store
 	store *Store
 
-	parts []int // numbers of the directories of the image that it changes, ascending
+	// Of a copy of directories: the owner of their files, and the first entries that it lacks, with
+	// the reasons. Set before the layer is shared.
+	Owner   Owner
+	LeftOut []string
+
+	parts []int // numbers of the directories that it changes, ascending
 
 	measured sync.Once
 	size     Size
@@ -164,10 +170,10 @@ func (s *Store) measure() {
 // Dir returns the directory of the layer.
 func (l *Layer) Dir() string { return filepath.Join(l.store.Dir, l.ID) }
 
-// Path returns the path of the changes to directory n of the image.
+// Path returns the path of the changes to directory n.
 func (l *Layer) Path(n int) string { return filepath.Join(l.Dir(), strconv.Itoa(n)) }
 
-// AddPart records that the layer changes directory n of the image.
+// AddPart records that the layer changes directory n.
 func (l *Layer) AddPart(n int) {
 	l.parts = append(l.parts, n)
 	slices.Sort(l.parts)

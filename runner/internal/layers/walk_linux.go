@@ -38,6 +38,7 @@ type walk struct {
 	pending   [][]string // for each directory of the chain, the names of directories to visit
 	nameBytes int        // of the names in pending and in chain
 	buffer    [32 << 10]byte
+	skips     func(dir int, name string) (bool, error) // reports directories that are not visited; may be nil
 }
 
 // run visits everything below a directory.
@@ -54,8 +55,11 @@ func (w *walk) run(dir string, v visitor) error {
 		if names := w.pending[last]; len(names) > 0 {
 			name := names[len(names)-1]
 			names[len(names)-1], w.pending[last] = "", names[:len(names)-1]
-			if err := w.chain.push(name); err != nil {
+			if skipped, err := w.push(name); err != nil {
 				return w.explain(name, err)
+			} else if skipped {
+				w.nameBytes -= len(name) + nameSize
+				continue
 			}
 			if err := w.enter(v); err != nil {
 				return err
@@ -76,6 +80,16 @@ func (w *walk) run(dir string, v visitor) error {
 		w.pending = w.pending[:last]
 		w.nameBytes -= len(done.name) + nameSize
 	}
+}
+
+// push opens a directory in the last one, unless it is not to be visited.
+func (w *walk) push(name string) (skipped bool, err error) {
+	if w.skips != nil {
+		if skipped, err = w.skips(w.chain.last().fd, name); skipped || err != nil {
+			return skipped, err
+		}
+	}
+	return false, w.chain.push(name)
 }
 
 // enter visits the entries of the last directory, and notes its directories.

@@ -44,6 +44,44 @@ func (s *State) ReplaceEnvironment(from, to []string) {
 	s.env = env
 }
 
+// Move is the change from one directory to another, in texts that contain paths below it. The zero value
+// changes nothing.
+type Move struct{ From, To string }
+
+// Text returns a text with the changed paths.
+func (m Move) Text(text string) string {
+	if m.From == m.To {
+		return text
+	}
+	return strings.ReplaceAll(text, m.From+"/", m.To+"/")
+}
+
+// ReplacePaths changes the paths in the state: of the session's directory, and in its variables and
+// functions.
+func (s *State) ReplacePaths(m Move) {
+	if m.From == m.To {
+		return
+	}
+	entries := func(list []string) []string {
+		list = slices.Clone(list)
+		for i, entry := range list {
+			list[i] = m.Text(entry)
+		}
+		return list
+	}
+	s.cwd, s.env, s.odd = m.Text(s.cwd), entries(s.env), entries(s.odd)
+	if s.saved == nil {
+		return
+	}
+	next := *s.saved
+	next.vars = make(map[string]string, len(s.saved.vars))
+	for name, commands := range s.saved.vars {
+		next.vars[name] = m.Text(commands)
+	}
+	next.before, next.after = m.Text(next.before), m.Text(next.after)
+	s.saved = &next
+}
+
 // environmentValues returns the values of entries KEY=VALUE, of which the last one of a name counts.
 func environmentValues(entries []string) map[string]string {
 	values := map[string]string{}

@@ -71,8 +71,9 @@ func (s Saved) Places() map[string]Place {
 
 // Continue opens sessions of a scope in the saved states, for the request with an id. It returns
 // them by the ids of the saved ones. Variables of the slot of the checkpoint, such as its secrets,
-// become those of the scope's slot.
-func (r *Registry) Continue(scope *command.Scope, saved Saved, request uint64) (map[string]Place, error) {
+// become those of the scope's slot, and paths in the states move to that slot's directories.
+func (r *Registry) Continue(scope *command.Scope, saved Saved, move session.Move, request uint64) (map[string]Place,
+	error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if cause := scope.Err(); cause != nil {
@@ -85,6 +86,7 @@ func (r *Registry) Continue(scope *command.Scope, saved Saved, request uint64) (
 			memory: r.memory, free: make(chan struct{}, 1), state: s.state.Clone(), entered: s.entered,
 			kept: r.memory.Open()}
 		x.state.ReplaceEnvironment(s.env, scope.Agent().Env)
+		x.state.ReplacePaths(move)
 		x.kept.Force(s.memory.Balance())
 		x.free <- struct{}{}
 		r.all[x.id] = x

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"hermes-exec/runner/internal/directories"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/layers"
@@ -15,33 +16,36 @@ import (
 )
 
 // SlotLayers is a slot whose changes a checkpoint can hold.
-type SlotLayers struct{ s *slot }
+type SlotLayers struct {
+	s     *slot
+	holds string // directories.HoldsRoot or directories.HoldsDirectories
+}
 
-// Layers returns the layers of a slot, or why a checkpoint cannot hold the slot.
-func (m *Manager) Layers(id string) (*SlotLayers, error) {
+// Layers returns the layers of a slot for checkpoints that hold its root or its directories, or why
+// there can be none.
+func (m *Manager) Layers(id, holds string) (*SlotLayers, error) {
 	s, err := m.slot(id)
 	if err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case s.gone:
+	if s.gone {
 		return nil, failure("no_slot", "no slot %q", id)
-	case s.setup.View.Layer == "":
-		return nil, failure("no_layers", "a checkpoint holds a slot with a root of its own only")
-	case s.setup.View.Disk != nil:
-		return nil, failure("no_layers", "a checkpoint cannot hold a slot with a limit of its disk")
 	}
-	return &SlotLayers{s}, nil
+	if err := directories.Check(&s.setup, holds); err != nil {
+		return nil, err
+	}
+	return &SlotLayers{s, holds}, nil
 }
 
-// LayerStore returns the store of layers of a sandbox, and its image once a slot has a root of its own.
+// LayerStore returns the store of layers of a sandbox, and its image once a slot has a root of its own;
+// before that an error.
 func LayerStore(m *Manager) (*layers.Store, *rootfs.Image, error) {
 	m.ownRoot.mu.Lock()
 	defer m.ownRoot.mu.Unlock()
 	if m.ownRoot.image == nil {
-		return nil, nil, failure("no_layers", "no slot of this sandbox has a root of its own yet")
+		return m.layers, nil, failure("no_layers", "no slot of this sandbox has a root of its own yet")
 	}
 	return m.layers, m.ownRoot.image, nil
 }
@@ -63,7 +67,8 @@ func (l *SlotLayers) check(ctx context.Context, agent *link.Agent) error {
 
 // Copy copies the changes of the agent's slot into a new layer, and returns the slot's layers with it
 // on top, each with one more use. Without changes there is no new layer. Beyond the bound the error is
-// layers.ErrTooLarge. All layers of the sandbox together may have limit bytes; 0 for no limit.
+// layers.ErrTooLarge. All layers of the sandbox together may have limit bytes; 0 for no limit. The layer
+// of a slot's directories is the only one, and has no bound.
 func (l *SlotLayers) Copy(ctx context.Context, agent *link.Agent, bound layers.Bound, limit int64) (layers.Stack,
 	error) {
 	s := l.s
@@ -71,6 +76,13 @@ func (l *SlotLayers) Copy(ctx context.Context, agent *link.Agent, bound layers.B
 	defer s.mu.Unlock()
 	if err := l.check(ctx, agent); err != nil {
 		return nil, err
+	}
+	if l.holds == directories.HoldsDirectories {
+		layer, err := directoriesOf(s).Copy(ctx, s.m.layers, limit)
+		if err != nil {
+			return nil, err
+		}
+		return layers.Stack{layer}, nil
 	}
 	changed, err := s.setup.View.FindChanges()
 	if err != nil {
@@ -333,6 +345,11 @@ func (l *SlotLayers) Restore(ctx context.Context, request uint64, stack layers.S
 	if !isLatest(s.m, s.id, request) {
 		return ResetResult{}, errors.Join(errOvertaken, stack.Release())
 	}
+	if l.holds == directories.HoldsDirectories {
+		if err := directoriesOf(s).CheckMountPoints(stack[0]); err != nil {
+			return ResetResult{}, errors.Join(err, stack.Release())
+		}
+	}
 	result := ResetResult{Clean: true, UID: s.facts.UID, GID: s.facts.GID, Differences: []string{},
 		Killed: ipc.Receipt{Handles: []string{}}}
 	if !s.unused {
@@ -341,10 +358,16 @@ func (l *SlotLayers) Restore(ctx context.Context, request uint64, stack layers.S
 	if !result.Clean {
 		return result, stack.Release()
 	}
-	if err := s.setStack(stack); err != nil {
+	var err error
+	if l.holds == directories.HoldsDirectories {
+		err = errors.Join(setDirectories(ctx, s, stack[0]), stack.Release())
+	} else {
+		err = s.setStack(stack)
+	}
+	if err != nil {
 		return result, err
 	}
-	_, err := s.start(ctx, adopt)
+	_, err = s.start(ctx, adopt)
 	return result, err
 }
 

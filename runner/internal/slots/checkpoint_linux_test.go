@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"hermes-exec/runner/internal/directories"
 	"hermes-exec/runner/internal/layers"
 	"hermes-exec/runner/internal/link"
 	"hermes-exec/runner/internal/testsandbox"
@@ -17,7 +18,7 @@ import (
 
 func (b *sandbox) layered(slot string) *SlotLayers {
 	b.t.Helper()
-	l, err := b.Layers(slot)
+	l, err := b.Layers(slot, directories.HoldsRoot)
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"hermes-exec/runner/internal/accounts"
 	"hermes-exec/runner/internal/bounded"
+	"hermes-exec/runner/internal/directories"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/limits"
@@ -156,5 +157,5 @@ func (s *level) parts() []string {
 	if s.setup.View.Layer != "" {
 		return []string{layerDirName}
 	}
-	return []string{"workspace", "home", "tmp", "var-tmp"}
+	return directories.Names
 }

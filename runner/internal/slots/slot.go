@@ -12,6 +12,7 @@ import (
 	"hermes-exec/runner/internal/bounded"
 	"hermes-exec/runner/internal/cgroup"
 	"hermes-exec/runner/internal/diskspace"
+	"hermes-exec/runner/internal/environ"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/layers"
@@ -69,7 +70,7 @@ func (s *slot) create(p CreateParams) error {
 		s.m.cleaner.Find() // while no tenant has changed them
 	}
 	s.describe(p)
-	s.env = environment(p, s.setup)
+	s.env = environ.Base(p.PrivateRoot, p.Env, s.setup)
 	if s.limited.isInMemory() {
 		return nil // it writes to no file system that others can fill
 	}

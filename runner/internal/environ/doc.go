@@ -1,0 +1,2 @@
+// Package environ makes the environments of slots.
+package environ
