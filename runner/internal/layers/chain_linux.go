@@ -3,6 +3,8 @@ package layers
 import (
 	"strings"
 	"syscall"
+
+	"hermes-exec/runner/internal/openat"
 )
 
 const (
@@ -29,7 +31,7 @@ type chain struct{ dirs []directory }
 
 // start opens the first directory.
 func (c *chain) start(path string) error {
-	fd, err := openLocked(atWorkingDir, path, openDirFlags)
+	fd, err := openat.OpenLocked(openat.WorkingDir, path, openat.DirFlags)
 	if err != nil {
 		return err
 	}
@@ -42,8 +44,8 @@ func (c *chain) add(fd int, name string) error {
 	if err := syscall.Fstat(fd, &d.stat); err != nil {
 		return err
 	}
-	if d.unlocked = isLocked(&d.stat, ownerVisits); d.unlocked {
-		if err := syscall.Fchmod(fd, d.stat.Mode&0o7777|ownerVisits); err != nil {
+	if d.unlocked = openat.IsLocked(&d.stat, openat.OwnerVisits); d.unlocked {
+		if err := syscall.Fchmod(fd, d.stat.Mode&0o7777|openat.OwnerVisits); err != nil {
 			return err
 		}
 	}
@@ -58,7 +60,7 @@ func (c *chain) last() *directory { return &c.dirs[len(c.dirs)-1] }
 
 // push opens a directory in the last one.
 func (c *chain) push(name string) error {
-	fd, err := openLocked(c.last().fd, name, openDirFlags)
+	fd, err := openat.OpenLocked(c.last().fd, name, openat.DirFlags)
 	if err != nil {
 		return err
 	}
@@ -73,7 +75,7 @@ func (c *chain) pop() (directory, error) {
 	if c.dirs = c.dirs[:len(c.dirs)-1]; len(c.dirs) == 0 || c.last().fd >= 0 {
 		return last, nil
 	}
-	fd, err := openAt(last.fd, "..", openDirFlags)
+	fd, err := openat.Open(last.fd, "..", openat.DirFlags)
 	if err != nil {
 		return last, err
 	}

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"syscall"
 
+	"hermes-exec/runner/internal/openat"
 	"hermes-exec/runner/internal/wipe"
 )
 
@@ -73,7 +74,7 @@ func (c *copier) run(from, to string) (err error) {
 // skips reports whether the copy leaves out a directory.
 func (c *copier) skips(dir int, name string) (bool, error) {
 	var st syscall.Stat_t
-	if err := statAt(dir, name, &st); err != nil {
+	if err := openat.Stat(dir, name, &st); err != nil {
 		return false, err
 	}
 	return !c.accepts(name, &st), nil
@@ -140,7 +141,7 @@ func (c *copier) leave(d *directory) error {
 
 func (c *copier) entry(dir int, name string) error {
 	var st syscall.Stat_t
-	if err := statAt(dir, name, &st); err != nil {
+	if err := openat.Stat(dir, name, &st); err != nil {
 		return err
 	}
 	if !c.accepts(name, &st) {
@@ -182,7 +183,7 @@ func (c *copier) link(dir int, name string, to int, st *syscall.Stat_t) error {
 }
 
 func (c *copier) file(dir int, name string, to int, seen *syscall.Stat_t) error {
-	in, err := openLocked(dir, name, openFileFlags)
+	in, err := openat.OpenLocked(dir, name, openat.FileFlags)
 	if err != nil {
 		return err
 	}
@@ -195,7 +196,7 @@ func (c *copier) file(dir int, name string, to int, seen *syscall.Stat_t) error 
 		c.owners != nil && !c.owners.apply(&st) {
 		return errChanged
 	}
-	out, err := syscall.Openat(to, name, newFileFlags, 0o600)
+	out, err := syscall.Openat(to, name, openat.NewFileFlags, 0o600)
 	if err != nil {
 		return err
 	}
@@ -225,11 +226,11 @@ func setMetadata(fd int, st *syscall.Stat_t, setAttributes func() error) error {
 	if err := syscall.Fchmod(fd, st.Mode&0o7777); err != nil {
 		return err
 	}
-	return setTimes(fd, "", [2]syscall.Timespec{st.Atim, st.Mtim})
+	return openat.SetTimes(fd, "", [2]syscall.Timespec{st.Atim, st.Mtim})
 }
 
 func copySymlink(dir int, name string, to int, st *syscall.Stat_t) error {
-	target, err := readLinkAt(dir, name)
+	target, err := openat.ReadLink(dir, name)
 	if err != nil {
 		return err
 	}
@@ -237,18 +238,18 @@ func copySymlink(dir int, name string, to int, st *syscall.Stat_t) error {
 }
 
 func makeSymlink(target string, dir int, name string, st *syscall.Stat_t) error {
-	if err := symlinkAt(target, dir, name); err != nil {
+	if err := openat.Symlink(target, dir, name); err != nil {
 		return err
 	}
-	if err := syscall.Fchownat(dir, name, int(st.Uid), int(st.Gid), atSymlinkNofollow); err != nil {
+	if err := syscall.Fchownat(dir, name, int(st.Uid), int(st.Gid), openat.SymlinkNofollow); err != nil {
 		return err
 	}
-	return setTimes(dir, name, [2]syscall.Timespec{st.Atim, st.Mtim})
+	return openat.SetTimes(dir, name, [2]syscall.Timespec{st.Atim, st.Mtim})
 }
 
 // special copies a FIFO or a socket, which are never opened: a process may wait for that.
 func (c *copier) special(dir int, name string, to int, st *syscall.Stat_t) error {
-	in, err := openHandle(dir, name)
+	in, err := openat.OpenHandle(dir, name)
 	if err != nil {
 		return err
 	}
@@ -268,23 +269,23 @@ func makeSpecial(dir int, name string, st *syscall.Stat_t, attributes map[string
 	if err := syscall.Mknodat(dir, name, st.Mode&syscall.S_IFMT|0o600, 0); err != nil {
 		return err
 	}
-	if err := syscall.Fchownat(dir, name, int(st.Uid), int(st.Gid), atSymlinkNofollow); err != nil {
+	if err := syscall.Fchownat(dir, name, int(st.Uid), int(st.Gid), openat.SymlinkNofollow); err != nil {
 		return err
 	}
-	out, err := openHandle(dir, name)
+	out, err := openat.OpenHandle(dir, name)
 	if err != nil {
 		return err
 	}
 	defer syscall.Close(out)
-	if err := syscall.Chmod(handlePath(out), st.Mode&0o7777); err != nil {
+	if err := syscall.Chmod(openat.HandlePath(out), st.Mode&0o7777); err != nil {
 		return err
 	}
 	for name, value := range attributes {
-		if err := syscall.Setxattr(handlePath(out), name, value, 0); err != nil {
+		if err := syscall.Setxattr(openat.HandlePath(out), name, value, 0); err != nil {
 			return err
 		}
 	}
-	return setTimes(dir, name, [2]syscall.Timespec{st.Atim, st.Mtim})
+	return openat.SetTimes(dir, name, [2]syscall.Timespec{st.Atim, st.Mtim})
 }
 
 // contents copies the data of a file and leaves its holes out.

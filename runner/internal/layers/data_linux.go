@@ -5,6 +5,8 @@ import (
 	"runtime"
 	"syscall"
 	"unsafe"
+
+	"hermes-exec/runner/internal/openat"
 )
 
 const (
@@ -17,7 +19,7 @@ const (
 
 // clone lets out, a new file, share the data of in.
 func clone(out, in int) error {
-	return result(syscall.Syscall(syscall.SYS_IOCTL, uintptr(out), fiClone, uintptr(in)))
+	return openat.Result(syscall.Syscall(syscall.SYS_IOCTL, uintptr(out), fiClone, uintptr(in)))
 }
 
 // nextData returns the first part of a file at or after from that is no hole. It is empty if only
@@ -101,7 +103,7 @@ func copyFileRange(out, in int, at, size int64) (int64, error) {
 		number = 326
 	}
 	from, to := at, at
-	n, err := count(syscall.Syscall6(number, uintptr(in), uintptr(unsafe.Pointer(&from)), uintptr(out),
+	n, err := openat.Count(syscall.Syscall6(number, uintptr(in), uintptr(unsafe.Pointer(&from)), uintptr(out),
 		uintptr(unsafe.Pointer(&to)), uintptr(size), 0))
 	return int64(n), err
 }

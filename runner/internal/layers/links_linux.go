@@ -5,6 +5,7 @@ import (
 	"syscall"
 
 	"hermes-exec/runner/internal/node"
+	"hermes-exec/runner/internal/openat"
 	"hermes-exec/runner/internal/tree"
 )
 
@@ -23,7 +24,7 @@ func (s *linkStore) add(dir int, name string, top int) error {
 		if err := syscall.Mkdirat(top, at, 0o700); err != nil {
 			return err
 		}
-		fd, err := syscall.Openat(top, at, openDirFlags, 0)
+		fd, err := syscall.Openat(top, at, openat.DirFlags, 0)
 		if err != nil {
 			return err
 		}
@@ -32,7 +33,7 @@ func (s *linkStore) add(dir int, name string, top int) error {
 	if s.count == maxLinked {
 		return ErrTooLarge
 	}
-	if err := linkAt(dir, name, s.dir, strconv.Itoa(s.count)); err != nil {
+	if err := openat.Link(dir, name, s.dir, strconv.Itoa(s.count)); err != nil {
 		return err
 	}
 	s.count++
@@ -41,7 +42,7 @@ func (s *linkStore) add(dir int, name string, top int) error {
 
 // link gives a stored file a further name.
 func (s *linkStore) link(number, dir int, name string) error {
-	return linkAt(s.dir, strconv.Itoa(number), dir, name)
+	return openat.Link(s.dir, strconv.Itoa(number), dir, name)
 }
 
 // remove removes the numbers and the directory.

@@ -3,6 +3,8 @@ package layers
 import (
 	"context"
 	"syscall"
+
+	"hermes-exec/runner/internal/openat"
 )
 
 // Measure counts the entries and bytes below a directory. Beyond the bound it stops with
@@ -19,7 +21,7 @@ func MeasureOwned(dir string, owners Owners) (Size, error) {
 	m := &measurer{size: &w.size, linked: map[fileID]struct{}{}, owners: &owners}
 	w.skips = func(dir int, name string) (bool, error) {
 		var st syscall.Stat_t
-		err := statAt(dir, name, &st)
+		err := openat.Stat(dir, name, &st)
 		return !owners.apply(&st), err
 	}
 	err := w.run(dir, m)
@@ -38,7 +40,7 @@ func (m *measurer) leave(*directory) error { return nil }
 
 func (m *measurer) entry(dir int, name string) error {
 	var st syscall.Stat_t
-	if err := statAt(dir, name, &st); err != nil {
+	if err := openat.Stat(dir, name, &st); err != nil {
 		return err
 	}
 	if st.Mode&syscall.S_IFMT != syscall.S_IFREG || m.owners != nil && !m.owners.apply(&st) {

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"syscall"
 
+	"hermes-exec/runner/internal/openat"
 	"hermes-exec/runner/internal/tree"
 	"hermes-exec/runner/internal/wipe"
 )
@@ -75,7 +76,7 @@ func (a *applier) prepare(d *directory) (mergeState, error) {
 		return mergeState{}, err
 	}
 	var st syscall.Stat_t
-	err = statAt(at, d.name, &st)
+	err = openat.Stat(at, d.name, &st)
 	switch {
 	case errors.Is(err, syscall.ENOENT):
 		return mergeState{opaque: opaque}, syscall.Mkdirat(at, d.name, 0o700)
@@ -88,7 +89,7 @@ func (a *applier) prepare(d *directory) (mergeState, error) {
 		}
 		return mergeState{opaque: true}, syscall.Mkdirat(at, d.name, 0o700)
 	}
-	fd, err := openAt(at, d.name, openDirFlags)
+	fd, err := openat.Open(at, d.name, openat.DirFlags)
 	if err != nil {
 		return mergeState{}, err
 	}

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"hermes-exec/runner/internal/openat"
 )
 
 // Pack writes the upper directory dir as an archive, and returns what it has left out: extended
@@ -111,7 +113,7 @@ func escapeName(name string) string {
 
 func (p *packer) entry(dir int, name string) error {
 	var st syscall.Stat_t
-	if err := statAt(dir, name, &st); err != nil {
+	if err := openat.Stat(dir, name, &st); err != nil {
 		return err
 	}
 	path := string(p.path) + name
@@ -121,7 +123,7 @@ func (p *packer) entry(dir int, name string) error {
 	case kind == syscall.S_IFLNK:
 		h := newHeader(tar.TypeSymlink, path, &st)
 		var err error
-		if h.Linkname, err = readLinkAt(dir, name); err != nil {
+		if h.Linkname, err = openat.ReadLink(dir, name); err != nil {
 			return err
 		}
 		return p.out.WriteHeader(h)
@@ -140,7 +142,7 @@ func (p *packer) special(dir int, name, path string, st *syscall.Stat_t) error {
 	if st.Mode&syscall.S_IFMT == syscall.S_IFSOCK {
 		h.PAXRecords[recordType] = socketType
 	}
-	fd, err := openHandle(dir, name)
+	fd, err := openat.OpenHandle(dir, name)
 	if err != nil {
 		return err
 	}
@@ -158,7 +160,7 @@ func (p *packer) file(dir int, name, path string, seen *syscall.Stat_t) error {
 		h.Linkname = strconv.Itoa(number)
 		return p.out.WriteHeader(h)
 	}
-	fd, err := openLocked(dir, name, openFileFlags)
+	fd, err := openat.OpenLocked(dir, name, openat.FileFlags)
 	if err != nil {
 		return err
 	}

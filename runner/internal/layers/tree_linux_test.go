@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"hermes-exec/runner/internal/openat"
 )
 
 // root reports whether the test may make entries of other users.
@@ -195,7 +197,7 @@ func makeTree(t testing.TB, dir string) map[string]string {
 		parent, err := os.Open(filepath.Dir(at(name)))
 		must(t, err)
 		moment := syscall.Timespec{Sec: int64(1000 + i), Nsec: 5}
-		must(t, setTimes(int(parent.Fd()), name, [2]syscall.Timespec{moment, moment}))
+		must(t, openat.SetTimes(int(parent.Fd()), name, [2]syscall.Timespec{moment, moment}))
 		_ = parent.Close()
 	}
 	must(t, os.Chtimes(dir, time.Unix(3, 4), time.Unix(1_234_567_890, 123_456_789)))
@@ -221,13 +223,13 @@ func makeSparse(t testing.TB, at string, size int64, places ...int64) {
 // nest makes directories in one another, each with a file.
 func nest(t testing.TB, dir, name string, levels int) {
 	t.Helper()
-	fd, err := syscall.Open(dir, openDirFlags, 0)
+	fd, err := syscall.Open(dir, openat.DirFlags, 0)
 	must(t, err)
 	for range levels {
 		must(t, syscall.Mkdirat(fd, name, 0o755))
-		next, err := syscall.Openat(fd, name, openDirFlags, 0)
+		next, err := syscall.Openat(fd, name, openat.DirFlags, 0)
 		must(t, err)
-		file, err := syscall.Openat(next, "file", newFileFlags, 0o644)
+		file, err := syscall.Openat(next, "file", openat.NewFileFlags, 0o644)
 		must(t, err)
 		_ = syscall.Close(file)
 		_ = syscall.Close(fd)

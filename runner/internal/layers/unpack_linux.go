@@ -15,6 +15,7 @@ import (
 	"strings"
 	"syscall"
 
+	"hermes-exec/runner/internal/openat"
 	"hermes-exec/runner/internal/wipe"
 )
 
@@ -272,7 +273,7 @@ func (m *metadata) set(fd int) error {
 }
 
 func (u *unpacker) file(h *tar.Header, dir int, name string, m *metadata) error {
-	fd, err := syscall.Openat(dir, name, newFileFlags, 0o600)
+	fd, err := syscall.Openat(dir, name, openat.NewFileFlags, 0o600)
 	if err != nil {
 		return err
 	}

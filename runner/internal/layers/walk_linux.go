@@ -6,6 +6,8 @@ import (
 	"errors"
 	"io/fs"
 	"syscall"
+
+	"hermes-exec/runner/internal/openat"
 )
 
 const (
@@ -130,7 +132,7 @@ func (w *walk) entry(d *directory, name string, kind byte, v visitor) error {
 	}
 	if kind == syscall.DT_UNKNOWN { // a file system without types in its directories
 		var st syscall.Stat_t
-		if err := statAt(d.fd, name, &st); err != nil {
+		if err := openat.Stat(d.fd, name, &st); err != nil {
 			return err
 		}
 		if st.Mode&syscall.S_IFMT == syscall.S_IFDIR {

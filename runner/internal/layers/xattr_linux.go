@@ -6,6 +6,8 @@ import (
 	"strings"
 	"syscall"
 	"unsafe"
+
+	"hermes-exec/runner/internal/openat"
 )
 
 const (
@@ -35,7 +37,7 @@ func newXattrReader(wanted func(name string) bool) *xattrReader {
 // each calls do for the wanted attributes of an open file. The value is valid during the call.
 func (x *xattrReader) each(fd int, do func(name string, value []byte) error) error {
 	list := func(buffer []byte) (int, error) {
-		return count(syscall.Syscall(syscall.SYS_FLISTXATTR, uintptr(fd), uintptr(unsafe.Pointer(&buffer[0])),
+		return openat.Count(syscall.Syscall(syscall.SYS_FLISTXATTR, uintptr(fd), uintptr(unsafe.Pointer(&buffer[0])),
 			uintptr(len(buffer))))
 	}
 	get := func(name string, buffer []byte) (int, error) {
@@ -43,7 +45,7 @@ func (x *xattrReader) each(fd int, do func(name string, value []byte) error) err
 		if err != nil {
 			return 0, err
 		}
-		return count(syscall.Syscall6(syscall.SYS_FGETXATTR, uintptr(fd), uintptr(unsafe.Pointer(p)),
+		return openat.Count(syscall.Syscall6(syscall.SYS_FGETXATTR, uintptr(fd), uintptr(unsafe.Pointer(p)),
 			uintptr(unsafe.Pointer(&buffer[0])), uintptr(len(buffer)), 0, 0))
 	}
 	return x.read(list, get, do)
@@ -51,7 +53,7 @@ func (x *xattrReader) each(fd int, do func(name string, value []byte) error) err
 
 // eachOfHandle is each for an entry that is not open, but has a handle.
 func (x *xattrReader) eachOfHandle(fd int, do func(name string, value []byte) error) error {
-	path := handlePath(fd)
+	path := openat.HandlePath(fd)
 	list := func(buffer []byte) (int, error) { return syscall.Listxattr(path, buffer) }
 	get := func(name string, buffer []byte) (int, error) { return syscall.Getxattr(path, name, buffer) }
 	return x.read(list, get, do)
@@ -96,7 +98,7 @@ func removeXattr(fd int, name string) error {
 	if err != nil {
 		return err
 	}
-	return result(syscall.Syscall(syscall.SYS_FREMOVEXATTR, uintptr(fd), uintptr(unsafe.Pointer(p)), 0))
+	return openat.Result(syscall.Syscall(syscall.SYS_FREMOVEXATTR, uintptr(fd), uintptr(unsafe.Pointer(p)), 0))
 }
 
 func setXattr(fd int, name string, value []byte) error {
@@ -108,6 +110,6 @@ func setXattr(fd int, name string, value []byte) error {
 	if len(value) > 0 {
 		data = unsafe.Pointer(&value[0])
 	}
-	return result(syscall.Syscall6(syscall.SYS_FSETXATTR, uintptr(fd), uintptr(unsafe.Pointer(p)), uintptr(data),
+	return openat.Result(syscall.Syscall6(syscall.SYS_FSETXATTR, uintptr(fd), uintptr(unsafe.Pointer(p)), uintptr(data),
 		uintptr(len(value)), 0, 0))
 }

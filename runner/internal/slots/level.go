@@ -6,11 +6,9 @@ import (
 	"path/filepath"
 	"slices"
 	"sort"
-	"strconv"
 	"strings"
 
 	"hermes-exec/runner/internal/accounts"
-	"hermes-exec/runner/internal/bounded"
 	"hermes-exec/runner/internal/cgroup"
 	"hermes-exec/runner/internal/gpus"
 	"hermes-exec/runner/internal/ipc"
@@ -175,17 +173,6 @@ func (s *level) renewUser() error {
 	return nil
 }
 
-// homeOf returns the user's home, or HOME of the image. By default an engine sets HOME for the user
-// as whom it starts the runner; that value does not count.
-func homeOf(user accounts.User) string {
-	set := os.Getenv("HOME")
-	self, err := accounts.LookupUser(strconv.Itoa(os.Geteuid()))
-	if set == "" || err != nil || set == self.Home {
-		return user.Home
-	}
-	return set
-}
-
 // sandboxUser sets the user of commands if the slot has no uid of its own: the image's user in a
 // sandbox, else the runner's user.
 func (s *level) sandboxUser(name string) error {
@@ -198,13 +185,13 @@ func (s *level) sandboxUser(name string) error {
 			return failure("user", "%v", err)
 		}
 		s.setup.UID, s.setup.GID, s.setup.Groups, s.setup.UserName = user.UID, user.GID, user.Groups, user.Name
-		s.setup.Home = homeOf(user)
+		s.setup.Home = accounts.HomeOf(user)
 	} else {
 		own, err := accounts.LookupUser(fmt.Sprint(uid))
 		if err != nil {
 			return failure("user", "%v", err)
 		}
-		s.setup.UID, s.setup.GID, s.setup.UserName, s.setup.Home = uid, gid, own.Name, homeOf(own)
+		s.setup.UID, s.setup.GID, s.setup.UserName, s.setup.Home = uid, gid, own.Name, accounts.HomeOf(own)
 		if name != "" && asked {
 			user, err := accounts.LookupUser(name)
 			if err != nil || user.UID != uid {
@@ -288,23 +275,10 @@ func (s *level) chooseViewPaths(p CreateParams) {
 	if p.PrivateRoot {
 		v.Passwd, v.Group = accounts.PasswdFile(user, s.shellPath()), accounts.GroupFile(user)
 	} else if user.UID != 0 { // the image has a line for root
-		v.Passwd, v.Group = fileWithLine("/etc/passwd", accounts.PasswdLine(user, s.shellPath())),
-			fileWithLine("/etc/group", accounts.GroupLine(user))
+		v.Passwd, v.Group = accounts.FileWithLine("/etc/passwd", accounts.PasswdLine(user, s.shellPath())),
+			accounts.FileWithLine("/etc/group", accounts.GroupLine(user))
 	}
 	s.setup.View = v
-}
-
-// fileWithLine returns the content of a file of the sandbox with one more line.
-func fileWithLine(path, line string) string {
-	data, err := bounded.ReadWhole(path, bounded.TableSize)
-	if err != nil {
-		return ""
-	}
-	content := string(data)
-	if content != "" && !strings.HasSuffix(content, "\n") {
-		content += "\n"
-	}
-	return content + line
 }
 
 // checkReachable checks that the slot's user can reach its directories.

@@ -80,7 +80,7 @@ func (s *level) imageUser(name string) error {
 	} else if u.CountingUID, err = s.m.ids.Allocate(); err != nil {
 		return err
 	}
-	u.UID, u.GID, u.Groups, u.UserName, u.Home = user.UID, user.GID, user.Groups, user.Name, homeOf(user)
+	u.UID, u.GID, u.Groups, u.UserName, u.Home = user.UID, user.GID, user.Groups, user.Name, accounts.HomeOf(user)
 	u.Switch = s.m.facts.Switch
 	u.Caps = rights.ContainerCaps(s.m.facts.Caps)
 	return nil

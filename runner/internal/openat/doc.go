@@ -1,0 +1,3 @@
+// Package openat contains system calls that take one name relative to an open directory and follow no
+// link.
+package openat
