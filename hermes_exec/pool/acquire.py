@@ -227,8 +227,10 @@ class Queue:
         """Wait until the request has its slots, or its sandboxes are ready.
 
         Raises:
-            ExecError: If its launches failed, or the pool was closed.
+            ExecError: If its launches failed, or the pool was closed, also while its slots were prepared.
         """
+        if self.fleet.closing:
+            raise SlotClosed("the pool was closed")
         self.serve()
         if not ticket.done.is_set():
             await ticket.done.wait()

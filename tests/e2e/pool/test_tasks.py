@@ -86,6 +86,23 @@ async def test_a_pool_whose_task_is_cancelled_ends_its_sandboxes() -> None:
     await ends(pids[0])
 
 
+@pytest.mark.anyio
+async def test_request_whose_slot_is_prepared_ends_with_the_pool() -> None:
+    word, errors = mark(), []
+
+    async def acquire(pool: SandboxPool) -> None:
+        with pytest.raises(SlotClosed, match="the pool was closed") as caught:
+            await pool.acquire()
+        errors.append(caught.value)
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks, SandboxPool("local", slot_setup=f"sleep {word}") as pool:
+            tasks.start_soon(acquire, pool)
+            await count_becomes(word, 1)
+    assert len(errors) == 1
+    assert marked(word) == []
+
+
 def test_cancelling_every_task_of_the_event_loop_closes_the_pool() -> None:
     """A common way to shut down on SIGTERM: what a library runs in the background is cancelled with the rest."""
 
