@@ -101,6 +101,8 @@ class CheckpointWriter:
         self._path = Path(path)
         if self._path.is_dir():
             raise IsADirectoryError(f"{self._path} is a directory: name a file")
+        if self._path.exists() and not self._path.is_file():
+            raise FileExistsError(f"{self._path} is a device, FIFO or socket, which no file replaces: name a file")
         self._temporary = self._path.with_name(f".{self._path.name}.{secrets.token_hex(8)}.part")
         self._file: BinaryIO = open(self._temporary, "xb", opener=_open_private)  # noqa: SIM115
         self._began = 0
@@ -177,6 +179,8 @@ class CheckpointReader:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        if self.path.exists() and not self.path.is_file():  # a FIFO would be opened without end
+            raise ConfigError(f"{self.path} is no file of a checkpoint: it is a directory, device, FIFO or socket")
         self._file: BinaryIO = self.path.open("rb")
         try:
             self._length = os.fstat(self._file.fileno()).st_size

@@ -314,6 +314,8 @@ class _Tar(_Directory):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
+        if path.exists() and not path.is_file():  # a FIFO would be opened without end
+            raise ConfigError(f"{path} is no tar of an image: it is a device, FIFO or socket")
         try:
             self._archive = tarfile.open(path)  # noqa: SIM115
         except tarfile.TarError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import tarfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +15,7 @@ import pytest
 
 from hermes_exec import ConfigError
 from hermes_exec.archives.checkpoint_file import CheckpointFacts, CheckpointReader, CheckpointWriter
+from hermes_exec.archives.oci import export_image
 
 FACTS = CheckpointFacts(
     image="debian:12",
@@ -54,6 +56,22 @@ def test_written_file_is_read_and_is_a_tar(tmp_path: Path) -> None:
         assert archive.getnames() == ["checkpoint.json", *PARTS]
     assert path.stat().st_mode & 0o077 == 0
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_fifo_is_neither_replaced_nor_opened(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    (tmp_path / "link").symlink_to(fifo)
+    write(tmp_path / "x.hxcp")
+    for path in (fifo, tmp_path / "link"):
+        with pytest.raises(FileExistsError, match="FIFO"):
+            write(path)
+        with pytest.raises(ConfigError, match="FIFO"):
+            CheckpointReader(path)
+        with pytest.raises(ConfigError, match="FIFO"):
+            export_image(tmp_path / "x.hxcp", tmp_path / "image.tar", path)
+    assert fifo.is_fifo()
+    assert {path.name for path in tmp_path.iterdir()} == {"fifo", "link", "x.hxcp"}
 
 
 def test_file_that_is_not_committed_leaves_nothing(tmp_path: Path) -> None:
