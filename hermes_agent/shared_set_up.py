@@ -10,7 +10,7 @@ from typing import NamedTuple
 import anyio
 
 from hermes_exec import Checkpoint, ProfileConfig, SandboxPool, Slot
-from hermes_exec.errors import CheckpointLost, ConfigError, SlotBusy
+from hermes_exec.errors import CheckpointLost, ConfigError, ErrorCause, ExecError, SlotBusy
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +38,8 @@ class SharedSetUp:
     The first rollout sets up a slot, which gets a checkpoint. Each rollout runs in a fork of it: a slot with the files
     of the set-up and its `slot.extra_env`, but without processes. If the sandbox of the checkpoint ends, the next
     rollout sets up a slot again. It is for one pool. Await `drop` when the last rollout has ended.
+
+    If the set-up itself fails, its rollout ends so, and the others set up slots of their own.
 
     Args:
         required: Whether it is a ConfigError if the slots can have no checkpoints, or if a process of the set-up still
@@ -70,7 +72,7 @@ class SharedSetUp:
             async with self._lock:
                 if self._checkpoint is None and self._can_fork:
                     slot = await stack.enter_async_context(pool.slot(*choice))
-                    await set_up(slot)
+                    await self._set_up(slot, set_up)
                     if not await self._hold(slot):
                         return SetUpSlot(slot, is_fork=False)
                     await stack.aclose()
@@ -89,6 +91,15 @@ class SharedSetUp:
         slot = await stack.enter_async_context(pool.slot(*choice))
         await set_up(slot)
         return SetUpSlot(slot, is_fork=False)
+
+    async def _set_up(self, slot: Slot, set_up: SetUp) -> None:
+        """Set up a slot. If that fails in it, the others try on their own: all at the same time, not one by one."""
+        try:
+            await set_up(slot)
+        except Exception as error:
+            in_slot = not isinstance(error, ExecError) or error.cause is not ErrorCause.INFRA
+            self._can_fork = self._required or not in_slot
+            raise
 
     def _find_out(self, pool: SandboxPool, choice: SlotChoice) -> bool:
         """Return whether the slots may have checkpoints."""

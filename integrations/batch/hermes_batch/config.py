@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -34,9 +35,10 @@ from hermes_batch.program import EXCLUDED_SETTINGS, check_task, parse_program
 from hermes_batch.prompt_messages import check_prefill
 from hermes_batch.references import resolve_reference
 from hermes_batch.scorers import load_tools
+from hermes_batch.set_ups import find_shared_groups
 from hermes_batch.task import Task
 from hermes_batch.units import Unit
-from hermes_exec import ConfigError
+from hermes_exec import ConfigError, SandboxPool
 from hermes_exec.tools import Draw, ToolOptions, draw_toolsets, schemas_for, select
 
 _LOOP = (
@@ -86,6 +88,9 @@ class BatchConfig(DatasetConfig):
     `deadline_s`. The other settings of the agent loop are refused (`hermes_batch.program.EXCLUDED_SETTINGS`), and so
     are the entries `system` and `toolsets` of prompts, and `messages` other than one user message.
 
+    With `fork_samples`, the samples of a prompt with a `setup` or `tree` share this set-up where slots can be forked
+    (`hermes_agent.SharedSetUp`): they come one after the other, unless `until_solved` is set.
+
     With a `distribution`, the toolsets of each sample are drawn from it instead of `toolsets`, with `seed` (default 0),
     the prompt's content and the sample's number. `tool_options` are fields of `ToolOptions`. `collect` are paths or
     patterns of files of the working directory, which are copied to `artifacts/` at the end of each episode, besides
@@ -132,6 +137,7 @@ class BatchConfig(DatasetConfig):
     sampling: dict[str, Any] = Field(default_factory=dict)
     samples: Annotated[int, Field(ge=1)] = 1
     until_solved: Annotated[int, Field(ge=1)] | None = None
+    fork_samples: bool = True
     seed: int | None = None
     collect: tuple[str, ...] = ()
     collect_limit_mb: Annotated[int, Field(ge=1)] = 256
@@ -282,6 +288,12 @@ class BatchConfig(DatasetConfig):
 
     def _draw(self, distribution: str, unit: Unit) -> Draw:
         return draw_toolsets(distribution, self.seed or 0, unit.task.group, unit.sample, strict=self.strict)
+
+    def find_shared_groups(self, units: Sequence[Unit], pool: SandboxPool) -> frozenset[str]:
+        """Return the groups whose samples share a set-up."""
+        if not self.fork_samples or self.until_solved is not None:
+            return frozenset()
+        return find_shared_groups(units, partial(self.check_checkpoints, pool))
 
     def make_rollout(self, unit: Unit) -> Rollout:
         """Return the rollout of a sample of a prompt."""

@@ -177,8 +177,13 @@ class DatasetConfig(ConfigModel):
         pool = SandboxPool(self.backend, image=image, max_sandboxes=sandboxes, **options)
         in_forks = [task for task in tasks if self.is_scored(task) and self.choose_score_in(task) == "fork"]
         for task in {(task.container_image, task.profile, task.network): task for task in in_forks}.values():
-            pool.check_checkpoints(make_profile(task, options.get("profiles") or {}), task.container_image)
+            self.check_checkpoints(pool, task)
         return pool
+
+    def check_checkpoints(self, pool: SandboxPool, task: Task) -> None:
+        """Raise ConfigError if the slots of a prompt can have no checkpoints."""
+        profile = make_profile(task, self.backend_options.get("profiles") or {})
+        pool.check_checkpoints(profile, task.container_image)
 
     def _can_share_containers(self, backend: BackendConfig, options: dict[str, Any], tasks: Sequence[Task]) -> bool:
         """Return whether prompts share containers by default: on Docker, unless a check runs in the "slot" or "live".

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +23,7 @@ from hermes_batch.program import FirstPrograms
 from hermes_batch.record import Record, RecordWithImages, make_record
 from hermes_batch.result import BatchResult
 from hermes_batch.scorers import FirstScores
+from hermes_batch.set_ups import SharedSetUps
 from hermes_batch.settings import explain_write_errors
 from hermes_batch.trajectories import Trajectories
 from hermes_batch.unit_queue import UnitQueue
@@ -62,6 +63,7 @@ class RunPlan:
         continuation: How to continue the run, for error messages.
         parser_advice: How to set a parser, for error messages.
         write_state: Writes `run.json`.
+        shared_groups: The groups whose samples share a set-up.
     """
 
     out: Path
@@ -78,6 +80,7 @@ class RunPlan:
     continuation: str
     parser_advice: str
     write_state: Callable[[BatchResult], None]
+    shared_groups: Collection[str] = ()
 
 
 class Engine:
@@ -91,6 +94,7 @@ class Engine:
         self._first_scores = FirstScores(plan.continuation, has_scored=result.kept > 0)
         self._first_programs = FirstPrograms(plan.continuation, has_answers=result.kept > 0)
         self._budget = BudgetGuard(plan.budget, result, self._endpoint.end_outage)
+        self._set_ups = SharedSetUps(plan.shared_groups, queue)
         self._returns: Counter[str] = Counter()
         """How often each sample returned to the queue because its own requests failed."""
         self._is_probing = False
@@ -156,8 +160,10 @@ class Engine:
         of the queue, but a sample whose own requests fail does so only a few times.
         """
         unit = self._queue.pop()
-        with self._monitor.watch(unit.key, self._plan.make_rollout(unit)) as rollout:
-            await self._work_on(unit, rollout, lines)
+        async with self._set_ups.use(unit.task.group) as shared:
+            own = replace(self._plan.make_rollout(unit), shared=shared)
+            with self._monitor.watch(unit.key, own) as rollout:
+                await self._work_on(unit, rollout, lines)
 
     async def _work_on(self, unit: Unit, rollout: Rollout, lines: Trajectories) -> None:
         with self._budget.episode() as spending:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from hermes_batch.results_directory import check_no_results, create_results, upd
 from hermes_batch.settings import progress_facts, read_config, write_settings
 from hermes_batch.trajectories import Trajectories
 from hermes_batch.unit_queue import UnitQueue
-from hermes_batch.units import Unit, iterate_units
+from hermes_batch.units import Unit, gather_samples, iterate_units
 from hermes_exec import ConfigError
 from hermes_exec.tools import select
 
@@ -38,7 +38,7 @@ async def run_batch(
     """Work on every sample of every prompt in its own slot, and write the results into `out`.
 
     These are `trajectories.jsonl`, `index.jsonl`, `report.html` and `run.json`. The first samples of all prompts come
-    first, then the second ones.
+    first, then the second ones, except with `fork_samples`.
 
     The dataset, the model and the pool's settings are checked before anything is started. Each record is on disk before
     the next prompt starts in its place; records are not kept in memory. A cancelled run keeps its records, ends its
@@ -68,9 +68,8 @@ async def run_batch(
         units = _read_units(config)
     check_no_results(config.out, overwrite=config.overwrite)
     result = BatchResult(config.out, len(units))
-    queue = UnitQueue(units, result, config.until_solved)
     create = partial(create_results, config.out, overwrite=config.overwrite)
-    return await _work(config, units, queue, result, RunCallbacks(on_start, on_record, on_status), create)
+    return await _work(config, units, {}, result, RunCallbacks(on_start, on_record, on_status), create)
 
 
 async def resume_batch(
@@ -113,28 +112,30 @@ async def resume_batch(
             await update_derived_files(result)
             return result
         config.budget.check_rest(result)
-        queue = UnitQueue(remaining, result, config.until_solved, earlier.solved)
         callbacks = RunCallbacks(on_start, on_record, on_status)
-        return await _work(config, remaining, queue, result, callbacks, lambda: lines)
+        return await _work(config, remaining, earlier.solved, result, callbacks, lambda: lines)
 
 
 async def _work(
     config: BatchConfig,
     units: list[Unit],
-    queue: UnitQueue,
+    solved: Mapping[str, int],
     result: BatchResult,
     callbacks: RunCallbacks,
     open_trajectories: Callable[[], Trajectories],
 ) -> BatchResult:
-    """Work on samples in a pool and with a model of the run's own."""
+    """Work on samples in a pool and with a model of the run's own. `solved` counts earlier solved samples by group."""
     result.left_out = config.unavailable_tools(units)
     model = config.make_model()
+    pool = config.make_pool([unit.task for unit in units])
+    shared_groups = config.find_shared_groups(units, pool)
+    queue = UnitQueue(gather_samples(units, shared_groups), result, config.until_solved, solved)
     plan = RunPlan(
         out=config.out,
         make_rollout=config.make_rollout,
         model=model,
         model_name=config.model_name,
-        pool=config.make_pool([unit.task for unit in units]),
+        pool=pool,
         backend=str(getattr(config.backend, "name", config.backend)),
         image_of=lambda unit: config.image_of(unit.task) or "",
         workers=min(config.workers, len(units)),
@@ -144,6 +145,7 @@ async def _work(
         parser_advice=f"set the parser and continue: hermes-exec batch resume {config.out} --parser …",
         budget=config.budget,
         write_state=partial(_write_state, config),
+        shared_groups=shared_groups,
     )
     try:
         async with write_report_at_end(config.out) as note_opened, plan.pool:

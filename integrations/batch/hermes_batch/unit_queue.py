@@ -40,6 +40,11 @@ class UnitQueue:
     def _is_enough(self, unit: Unit) -> bool:
         return self._until_solved is not None and self._solved[unit.task.group] >= self._until_solved
 
+    @property
+    def next_group(self) -> str | None:
+        """The group of the next sample. None: the queue is empty."""
+        return self._units[0].task.group if self else None
+
     def pop(self) -> Unit:
         """Return the next sample. The queue must not be empty."""
         return self._units.popleft()

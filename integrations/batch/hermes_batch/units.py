@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from hermes_batch.task import Task
@@ -32,6 +32,14 @@ class Unit:
 def make_key(group: str, sample: int) -> str:
     """Return the key of a sample of a prompt."""
     return f"{group}/{sample}"
+
+
+def gather_samples(units: Sequence[Unit], groups: Collection[str]) -> list[Unit]:
+    """Return the units in their order, but all samples of each of these groups at the place of its first one."""
+    gathered: dict[object, list[Unit]] = {}
+    for place, unit in enumerate(units):
+        gathered.setdefault(unit.task.group if unit.task.group in groups else place, []).append(unit)
+    return [unit for samples in gathered.values() for unit in samples]
 
 
 def iterate_units(tasks: Sequence[Task], samples: int) -> Iterator[Unit]:

@@ -112,6 +112,14 @@ class _RunOptions(RowOptions):
     samples: Annotated[
         int, typer.Option("--samples", min=1, help="Episodes of each prompt. All prompts get the first one first.")
     ] = 1
+    fork_samples: Annotated[
+        bool,
+        typer.Option(
+            "--fork-samples/--no-fork-samples",
+            help="Set up the slot of a prompt once for its --samples, where slots can be forked. They then come "
+            "one after the other.",
+        ),
+    ] = True
     until_solved: Annotated[
         int | None,
         typer.Option("--until-solved", min=1, help="Stop a prompt after this many solved ones of its --samples."),
