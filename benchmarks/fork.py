@@ -1,5 +1,5 @@
 """Checkpoints on Docker: their time beside an empty command, freezes of small and large changes, restore beside reset,
-and forks of a large state beside empty slots and beside repeated set-ups.
+forks of a large state beside empty slots and beside repeated set-ups, and forks in another sandbox.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
+from tempfile import TemporaryDirectory
 
 import anyio
 from anyio import to_thread
@@ -26,6 +27,8 @@ COMMAND, COPY = "empty command", "checkpoint"
 SMALL, FEW, LARGE = "1 MB in 50 files", "the size of the large state in 15 files", "the large state"
 RESET, RESTORE = "reset", "restore over the large state"
 EMPTY, SMALL_FORKS, FORKS = "empty slots", "forks of 20 small files", "forks of the large state"
+ELSEWHERE = "a fork in another sandbox, and a command"
+FIRST, LATER, FILE = "the first one, which copies the large state", "a later one", "from a file of the large state"
 COUNTS = (8, 32)
 SLOTS = max(COUNTS) + 1
 TURNS = 5
@@ -61,6 +64,7 @@ async def measure(options: Options) -> Measurements:
         FREEZE: {FEW: SMALL, LARGE: SMALL},
         BACK: {RESTORE: RESET},
         SETUP: {},
+        ELSEWHERE: {FIRST: LATER, FILE: LATER},
         **{slots_name(count): {FORKS: EMPTY, SMALL_FORKS: EMPTY} for count in COUNTS},
     }
     measurements.disciplines += [Discipline(name, "times", base) for name, base in bases.items()]
@@ -70,7 +74,30 @@ async def measure(options: Options) -> Measurements:
             # The first round makes the sandbox and its slots, and is not counted.
             stopwatch = Stopwatch(measurements.disciplines if number else [])
             await measure_round(pool, stopwatch, options.state_megabytes, reverse=number % 2 == 0)
+    async with SandboxPool("docker", image=image, network=False, slots_per_sandbox=2, max_sandboxes=2) as pool:
+        await pool.prewarm(2)
+        for number in range(options.rounds + 1):
+            progress(f"forks in another sandbox: round {number} of {options.rounds}")
+            stopwatch = Stopwatch(measurements.disciplines if number else [])
+            await measure_transfers(pool, stopwatch, options.state_megabytes)
     return measurements
+
+
+async def measure_transfers(pool: SandboxPool, stopwatch: Stopwatch, megabytes: int) -> None:
+    """Start forks of a large state in a sandbox that does not have it."""
+    async with pool.slots(2) as (slot, other):  # both slots of one sandbox: forks have to start in the other one
+        assert slot.sandbox == other.sandbox
+        await write_files(slot, megabytes, megabytes * FILES_A_MEGABYTE)
+        async with await slot.checkpoint(processes="end") as checkpoint:
+            for name in (FIRST, LATER):
+                with stopwatch.time(ELSEWHERE, name):
+                    async with pool.slot(from_=checkpoint) as fork:
+                        await run(fork, NOOP)
+            with TemporaryDirectory() as directory:
+                await checkpoint.save(f"{directory}/state.hxcp")
+                with stopwatch.time(ELSEWHERE, FILE):
+                    async with await pool.load(f"{directory}/state.hxcp") as loaded, pool.slot(from_=loaded) as fork:
+                        await run(fork, NOOP)
 
 
 class Stopwatch:
