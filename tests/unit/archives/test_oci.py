@@ -16,7 +16,8 @@ from hermes_exec.archives.checkpoint_file import CheckpointWriter
 from hermes_exec.archives.oci import export_image
 from tests.unit.archives.test_checkpoint_file import FACTS
 
-Entries = list[tuple[str, bytes, dict[str, str], bytes]]
+Entry = tuple[str, bytes, dict[str, str], bytes]
+Entries = list[Entry]
 
 
 def pack(entries: Entries, *, trailing: bytes = b"") -> bytes:
@@ -67,7 +68,7 @@ def make_base(path: Path) -> Path:
     return path
 
 
-TOP = ("./", tarfile.DIRTYPE, {}, b"")
+TOP: Entry = ("./", tarfile.DIRTYPE, {}, b"")
 HOLES = (3).to_bytes(8, "big") + (4).to_bytes(8, "big") + b"data"
 
 
