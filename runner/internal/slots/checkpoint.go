@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"hermes-exec/runner/internal/directories"
+	"hermes-exec/runner/internal/diskspace"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/layers"
@@ -132,10 +134,13 @@ func (l *SlotLayers) PrepareFreeze(ctx context.Context, agent *link.Agent, limit
 		return nil, err
 	}
 	f := &Freeze{l: l, agent: agent, next: filepath.Join(s.dir, "next")}
-	if err := os.Mkdir(f.next, 0o700); err != nil {
+	err := checkInodes(s.dir, len(s.setup.View.Image.Directories))
+	if err == nil {
+		err = os.Mkdir(f.next, 0o700)
+	}
+	if err != nil {
 		return nil, ipc.OSError("checkpoint", f.next, err)
 	}
-	var err error
 	if len(s.stack)+1 < layers.MaxStack {
 		f.base = s.stack.Use()
 	} else if f.base, err = s.stack.Merge(ctx); err != nil { // the slot goes on above the new layer
@@ -145,6 +150,16 @@ func (l *SlotLayers) PrepareFreeze(ctx context.Context, agent *link.Agent, limit
 		return nil, errors.Join(roomError(s.m.layers, err), os.Remove(f.next), f.base.Release())
 	}
 	return f, nil
+}
+
+// checkInodes returns ENOSPC if a file system has no inodes for the directories that an agent makes for
+// the mounts of so many directories of the image.
+func checkInodes(dir string, count int) error {
+	const each, more = 4, 64
+	if room, ok := diskspace.At(dir, true); ok && room.MaxFiles > 0 && room.Files < int64(count*each+more) {
+		return syscall.ENOSPC
+	}
+	return nil
 }
 
 // reserve makes an empty layer for all changes of the slot.

@@ -99,3 +99,23 @@ async def test_checkpoint_without_inodes_changes_nothing(docker_image: Image, pr
             assert (await fork.run("cat note")).stdout == "kept\n"
         await early.drop()
         await slot.checkpoint(processes="end")
+
+
+async def test_freeze_with_few_inodes_is_made_or_changes_nothing(docker_image: Image) -> None:
+    refusals: list[int | None] = []
+    for left in (2, 5, 12, 40, 400):
+        async with small_sandbox(docker_image("debian"), "size=64m,nr_inodes=3000") as (_, slot):
+            early = await slot.checkpoint()
+            await slot.run("i=0; while : > f$i; do i=$((i + 1)); done 2>/dev/null")
+            await slot.run(f"rm -f $(seq -f f%g 0 {left})", check=True)
+            count = (await slot.run("ls | wc -l", check=True)).stdout
+            try:
+                await slot.checkpoint(processes="end")
+            except OSError as error:
+                refusals.append(error.errno)
+                assert await goes_on(slot), "a process ended for a checkpoint that was not made"
+            assert (await slot.run("ls | wc -l")).stdout == count
+            await slot.restore(early)
+            assert (await slot.run("cat note")).stdout == "kept\n"
+    assert 0 < len(refusals) < 5
+    assert set(refusals) == {errno.ENOSPC}
