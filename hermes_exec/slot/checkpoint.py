@@ -265,7 +265,10 @@ def plain_checkpoint(checkpoint: AnyCheckpoint) -> Checkpoint:
     """
     plain = checkpoint.wrapped if isinstance(checkpoint, SyncFacade) else checkpoint
     if not isinstance(plain, Checkpoint):
-        raise ConfigError(f"a checkpoint is what `slot.checkpoint()` returns, not a {type(checkpoint).__name__}")
+        raise ConfigError(
+            f"a checkpoint is what `slot.checkpoint()` or `pool.load()` returns, not a {type(checkpoint).__name__}; "
+            "`pool.fork(slot, n)` copies a slot"
+        )
     return plain
 
 
