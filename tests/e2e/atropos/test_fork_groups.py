@@ -199,7 +199,7 @@ async def test_failed_set_up_fails_the_group_without_a_reward(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"slots_per_sandbox": 1, "max_sandboxes": 4}, "fork_groups: a checkpoint needs .* set slot_root='own'"),
+        ({"slots_per_sandbox": 1, "max_sandboxes": 4}, "fork_groups: a checkpoint .* set slot_root='own'"),
         ({"group_size": 5}, "a group of 5 needs 5 slots, but the pool has at most 4: set max_sandboxes"),
     ],
 )
