@@ -345,6 +345,9 @@ func (r *Runner) checkpointDrop(c *channel.Conversation, params json.RawMessage)
 	if err := r.arrivals.drop(p.Checkpoint); err != nil {
 		return nil, err
 	}
+	if r.checkpoints.dropUnknown(p.Checkpoint) {
+		return nil, nil
+	}
 	cp, err := r.checkpoints.find(c, params)
 	if err != nil || cp == nil {
 		return nil, err

@@ -319,6 +319,18 @@ func TestInTheSandboxOvertakenRestoreTouchesNothing(t *testing.T) {
 	}
 }
 
+// The request of a checkpoint that was given up may arrive after its drop.
+func TestInTheSandboxDroppedCheckpointIsNotMadeLater(t *testing.T) {
+	s := openSandbox(t, "a")
+	s.out("a", "echo > file")
+	s.Call("checkpoint.drop", testdriver.Params{"checkpoint": "cp"}, nil)
+	s.Fails("canceled", "slot.checkpoint", testdriver.Params{"slot": "a", "checkpoint": "cp", "processes": "keep"})
+	if left := s.layers(); len(left) > 0 {
+		t.Error(left)
+	}
+	s.checkpoint("a", "other", "keep")
+}
+
 // Restores and resets at the same time have the effect of the one with the highest id.
 func TestInTheSandboxLastRequestDecides(t *testing.T) {
 	s := openSandbox(t, "a")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"sync"
 
 	"hermes-exec/runner/internal/channel"
@@ -36,7 +37,12 @@ type checkpoints struct {
 	mu     sync.Mutex
 	all    map[string]*checkpoint
 	begins map[string]*checkpoint // to which a slot returns, by slot
+	early  []string               // ids that were dropped before they were made, the newest last
 }
+
+// maxEarly bounds the ids that were dropped before they were made: their requests were given up, and
+// arrive soon if they do.
+const maxEarly = 256
 
 func newCheckpoints() *checkpoints {
 	return &checkpoints{all: map[string]*checkpoint{}, begins: map[string]*checkpoint{}}
@@ -46,6 +52,9 @@ func newCheckpoints() *checkpoints {
 func (s *checkpoints) begin(id, slot string) (cp *checkpoint, isNew bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if slot != "" && slices.Contains(s.early, id) { // one from another sandbox may arrive again
+		return nil, false, channel.ErrCanceled
+	}
 	if cp = s.all[id]; cp == nil {
 		cp = &checkpoint{id: id, slot: slot, holds: directories.HoldsRoot, made: make(chan struct{}), uses: 1}
 		s.all[id] = cp
@@ -90,6 +99,19 @@ func (s *checkpoints) find(c *channel.Conversation, params json.RawMessage) (*ch
 		return nil, nil
 	}
 	return cp, nil
+}
+
+// dropUnknown reports whether there is no checkpoint with an id. Then none is made of a slot later either.
+func (s *checkpoints) dropUnknown(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.all[id] != nil {
+		return false
+	}
+	if !slices.Contains(s.early, id) {
+		s.early = append(s.early[max(0, len(s.early)+1-maxEarly):], id)
+	}
+	return true
 }
 
 // isKnown reports whether a checkpoint exists or is being made.
