@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import secrets
@@ -94,15 +95,25 @@ def _texts(facts: Mapping[str, Any], name: str) -> tuple[str, ...]:
     return tuple(values)
 
 
+def validate_target(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a file that can be written. Raises OSError if it is no file, or its directory is missing."""
+    target = Path(path)
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "A directory: name a file", str(target))
+    if target.exists() and not target.is_file():
+        raise FileExistsError(errno.EEXIST, "A device, FIFO or socket is not replaced: name a file", str(target))
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "No such directory: make it first", str(target.parent))
+    if not os.access(target.parent, os.W_OK):
+        raise PermissionError(errno.EACCES, "The directory cannot be written", str(target.parent))
+    return target
+
+
 class CheckpointWriter:
     """Writes the file of a checkpoint; blocking. It gets its name by `commit`; without that, nothing is left."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = Path(path)
-        if self._path.is_dir():
-            raise IsADirectoryError(f"{self._path} is a directory: name a file")
-        if self._path.exists() and not self._path.is_file():
-            raise FileExistsError(f"{self._path} is a device, FIFO or socket, which no file replaces: name a file")
+        self._path = validate_target(path)
         self._temporary = self._path.with_name(f".{self._path.name}.{secrets.token_hex(8)}.part")
         self._file: BinaryIO = open(self._temporary, "xb", opener=_open_private)  # noqa: SIM115
         self._began = 0

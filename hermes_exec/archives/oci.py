@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -61,7 +62,7 @@ def export_image(
     """
     path = Path(target)
     if path.exists():
-        raise FileExistsError(f"{path} exists: name a new file or directory")
+        raise FileExistsError(errno.EEXIST, "It exists: name a new file or directory", str(path))
     directory = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     whole = path.with_name(f"{directory.name}.tar")
     try:

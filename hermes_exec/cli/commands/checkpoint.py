@@ -39,6 +39,9 @@ def save(
 
     Exit codes: that of the command if it is not 0; then nothing is saved. Otherwise as all commands.
     """
+    from hermes_exec.archives.checkpoint_file import validate_target
+
+    validate_target(file)
     settings = {"slot_root": "own", **settings_of(backend, image, config, option, profile)}
     script: str | list[str] = command[0] if len(command) == 1 else command
     raise typer.Exit(run_async(lambda: _save(pool_of(settings), file, script, timeout_s)))

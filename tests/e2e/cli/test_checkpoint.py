@@ -44,3 +44,16 @@ def test_saved_file_is_shown_and_run_from(docker_image: Callable[[str], str], tm
         refused = hermes(*command, cwd=tmp_path)
         assert (refused.returncode, refused.stdout) == (2, "")
         assert "ConfigError" in refused.stderr
+
+
+def test_file_that_cannot_be_written_is_refused_before_the_command_runs(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (".", "/dev/null", "missing/x.hxcp", "file/x.hxcp"):
+        refused = hermes("checkpoint", "save", path, "-b", "docker", "-i", "none", "--", "true", cwd=tmp_path)
+        assert "Error: [Errno" in refused.stderr
+        assert refused.stdout == ""
+        assert refused.stderr.count("\n") == 1, refused.stderr
+    assert Path("/dev/null").is_char_device()
+    exported = hermes("checkpoint", "export", "x.hxcp", "file", "--base", "base.tar", cwd=tmp_path)
+    assert "name a new file" in exported.stderr
+    assert exported.stderr.count("\n") == 1, exported.stderr
