@@ -64,6 +64,14 @@ func At(path string, root bool) (room Space, ok bool) {
 	return newSpace(&s, root), true
 }
 
+// CheckFiles returns ENOSPC if a file system has no room for n more files.
+func CheckFiles(path string, n int) error {
+	if room, ok := At(path, true); ok && room.MaxFiles > 0 && room.Files < int64(n) {
+		return syscall.ENOSPC
+	}
+	return nil
+}
+
 func newSpace(s *syscall.Statfs_t, root bool) Space {
 	free, block := int64(s.Bavail), blockSize(s)
 	if root {

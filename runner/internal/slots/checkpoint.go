@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"syscall"
 
 	"hermes-exec/runner/internal/directories"
 	"hermes-exec/runner/internal/diskspace"
@@ -134,7 +133,8 @@ func (l *SlotLayers) PrepareFreeze(ctx context.Context, agent *link.Agent, limit
 		return nil, err
 	}
 	f := &Freeze{l: l, agent: agent, next: filepath.Join(s.dir, "next")}
-	err := checkInodes(s.dir, len(s.setup.View.Image.Directories))
+	const each, more = 4, 64 // directories that the new agent makes, for each one of the image
+	err := diskspace.CheckFiles(s.dir, len(s.setup.View.Image.Directories)*each+more)
 	if err == nil {
 		err = os.Mkdir(f.next, 0o700)
 	}
@@ -150,16 +150,6 @@ func (l *SlotLayers) PrepareFreeze(ctx context.Context, agent *link.Agent, limit
 		return nil, errors.Join(roomError(s.m.layers, err), os.Remove(f.next), f.base.Release())
 	}
 	return f, nil
-}
-
-// checkInodes returns ENOSPC if a file system has no inodes for the directories that an agent makes for
-// the mounts of so many directories of the image.
-func checkInodes(dir string, count int) error {
-	const each, more = 4, 64
-	if room, ok := diskspace.At(dir, true); ok && room.MaxFiles > 0 && room.Files < int64(count*each+more) {
-		return syscall.ENOSPC
-	}
-	return nil
 }
 
 // reserve makes an empty layer for all changes of the slot.
