@@ -299,9 +299,11 @@ func (r *Runner) slotRestore(c *channel.Conversation, params json.RawMessage) (a
 	if err != nil {
 		return nil, err
 	}
-	if err := RenewSlot(r, p.Slot, c.ID); err != nil {
+	done, err := RenewSlot(r, p.Slot, c.ID)
+	if err != nil {
 		return nil, errors.Join(err, stack.Release())
 	}
+	defer done()
 	_, dir := layered.Directories()
 	move := session.Move{From: cp.dir, To: dir}
 	workdir := move.Text(string(cp.result.Workdir))
@@ -315,7 +317,7 @@ func (r *Runner) slotRestore(c *channel.Conversation, params json.RawMessage) (a
 	}
 	result := restoreResult{Sessions: map[string]sessions.Place{}, Workdir: ipc.Bytes(workdir)}
 	// A restore that has begun is finished, even if the call is cancelled.
-	result.ResetResult, err = layered.Restore(r.ctx, c.ID, stack, adopt)
+	result.ResetResult, err = layered.Restore(r.ctx, stack, adopt)
 	if err != nil || !result.Clean {
 		return result, err
 	}

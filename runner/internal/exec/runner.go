@@ -10,6 +10,7 @@ import (
 	"hermes-exec/runner/internal/channel"
 	"hermes-exec/runner/internal/command"
 	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/ordered"
 	"hermes-exec/runner/internal/pipe"
 	"hermes-exec/runner/internal/process"
 	"hermes-exec/runner/internal/sessions"
@@ -30,6 +31,7 @@ type Runner struct {
 
 	checkpoints *checkpoints
 	arrivals    *arrivals
+	renewals    ordered.Requests // by slot
 
 	mu     sync.Mutex
 	scopes map[string]*command.Scope
@@ -124,38 +126,26 @@ func (r *Runner) decodeScope(c *channel.Conversation, params json.RawMessage) (*
 }
 
 // RenewSlot ends the scope of a slot for the request with a number, which resets, restores or destroys
-// the slot next. If a later request has begun to do that, the slot may have another holder: then it
-// returns slot_closed, and does nothing.
-func RenewSlot(r *Runner, id string, request uint64) error {
-	r.mu.Lock()
-	scope := r.scopes[id] // before Renew: a scope that is made later may be that of the next holder
-	r.mu.Unlock()
-	if err := slots.Renew(r.slots, id, request); err != nil {
-		return err
+// the slot next, after those that are under way, and then calls done. The driver numbers its requests in
+// order: if one with a higher number has begun, this one was given up, the slot may have another holder,
+// and the error is slot_closed.
+func RenewSlot(r *Runner, id string, request uint64) (done func(), err error) {
+	if done = r.renewals.Begin(id, request); done == nil {
+		return nil, &wire.Error{Kind: "slot_closed", Message: "a later request has reset the slot"}
 	}
-	closeScope(r, id, scope, command.ErrSlotClosed)
-	return nil
+	r.endSlot(id, command.ErrSlotClosed)
+	return done, nil
 }
 
-// endSlot ends the scope of a slot. Calls under way fail with why.
+// endSlot ends the scope of a slot, if it has one. Calls under way fail with why.
 func (r *Runner) endSlot(id string, why *wire.Error) {
 	r.mu.Lock()
 	scope := r.scopes[id]
+	delete(r.scopes, id)
 	r.mu.Unlock()
-	closeScope(r, id, scope, why)
-}
-
-// closeScope ends a scope of a slot, if it is not nil.
-func closeScope(r *Runner, id string, scope *command.Scope, why *wire.Error) {
-	if scope == nil {
-		return
+	if scope != nil {
+		endScope(r, scope, why)
 	}
-	r.mu.Lock()
-	if r.scopes[id] == scope {
-		delete(r.scopes, id)
-	}
-	r.mu.Unlock()
-	endScope(r, scope, why)
 }
 
 func endScope(r *Runner, scope *command.Scope, why *wire.Error) {

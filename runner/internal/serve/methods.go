@@ -64,9 +64,11 @@ func (s *Server) slotReset(c *channel.Conversation, params json.RawMessage) (any
 	if err := channel.Decode(params, &p); err != nil {
 		return nil, err
 	}
-	if err := exec.RenewSlot(s.exec, p.Slot, c.ID); err != nil {
+	done, err := exec.RenewSlot(s.exec, p.Slot, c.ID)
+	if err != nil {
 		return nil, err
 	}
+	defer done()
 	// A reset that has begun is finished, even if the call is cancelled.
 	result, err := s.slots.Reset(s.ctx, p.Slot)
 	s.exec.ForgetBegin(p.Slot) // afterwards: a restore may have been under way
@@ -78,9 +80,11 @@ func (s *Server) slotDestroy(c *channel.Conversation, params json.RawMessage) (a
 	if err := channel.Decode(params, &p); err != nil {
 		return nil, err
 	}
-	if err := exec.RenewSlot(s.exec, p.Slot, c.ID); err != nil {
+	done, err := exec.RenewSlot(s.exec, p.Slot, c.ID)
+	if err != nil {
 		return nil, err
 	}
+	defer done()
 	receipt, err := s.slots.Destroy(s.ctx, p.Slot)
 	s.exec.ForgetBegin(p.Slot)
 	return command.KillResult(receipt), err

@@ -338,17 +338,13 @@ func spend(left *layers.Bound, bound layers.Bound, size layers.Size) error {
 }
 
 // Restore resets the slot, unless nobody has used it, and sets it to a stack, of which it takes over a
-// use of each layer, for a request of which Renew knows. adopt gets the new agent before anyone else does.
-func (l *SlotLayers) Restore(ctx context.Context, request uint64, stack layers.Stack,
-	adopt func(*link.Agent)) (ResetResult, error) {
+// use of each layer. adopt gets the new agent before anyone else does.
+func (l *SlotLayers) Restore(ctx context.Context, stack layers.Stack, adopt func(*link.Agent)) (ResetResult, error) {
 	s := l.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.gone {
 		return ResetResult{}, errors.Join(failure("no_slot", "no slot %q", s.id), stack.Release())
-	}
-	if !isLatest(s.m, s.id, request) {
-		return ResetResult{}, errors.Join(errOvertaken, stack.Release())
 	}
 	if l.holds == directories.HoldsDirectories {
 		if err := directoriesOf(s).CheckMountPoints(stack[0]); err != nil {

@@ -73,7 +73,7 @@ func (b *sandbox) copy(slot string) layers.Stack {
 
 func (b *sandbox) restore(slot string, stack layers.Stack) {
 	b.t.Helper()
-	r, err := b.layered(slot).Restore(context.Background(), 1, stack.Use(), func(*link.Agent) {})
+	r, err := b.layered(slot).Restore(context.Background(), stack.Use(), func(*link.Agent) {})
 	if err != nil || !r.Clean {
 		b.t.Fatalf("%+v %v", r, err)
 	}

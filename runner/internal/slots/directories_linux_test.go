@@ -50,7 +50,7 @@ func (b *sandbox) setDirectories(slot string, stack layers.Stack) {
 
 func (b *sandbox) tryDirectories(slot string, stack layers.Stack) (ResetResult, error) {
 	b.t.Helper()
-	return b.directories(slot).Restore(context.Background(), 1, stack.Use(), func(*link.Agent) {})
+	return b.directories(slot).Restore(context.Background(), stack.Use(), func(*link.Agent) {})
 }
 
 // writeDirectories makes entries of each kind, some of which their owner cannot read.

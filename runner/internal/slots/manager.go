@@ -42,7 +42,6 @@ type Manager struct {
 
 	mu      sync.Mutex
 	slots   map[string]*slot
-	last    map[string]uint64 // of each slot, the highest number of a request that renews it
 	closed  bool
 	onExit  func(slot string, e ipc.Exit)
 	onDeath func(slot string, why *ipc.Error)
@@ -90,7 +89,6 @@ func NewManager(baseDir string, facts isolation.Facts, selfExe string) (*Manager
 	m := &Manager{
 		base: base, dir: dir, facts: facts, exe: selfExe, since: proc.BootTicks(), boot: hex.EncodeToString(random),
 		ids: users.NewAllocator(facts), trash: trash, slots: map[string]*slot{},
-		last:   map[string]uint64{},
 		onExit: func(string, ipc.Exit) {}, onDeath: func(string, *ipc.Error) {},
 		setupTimeout: setupTimeout,
 	}
@@ -212,30 +210,6 @@ func (m *Manager) Agent(ctx context.Context, id string) (*link.Agent, error) {
 		return nil, err
 	}
 	return s.agent(ctx)
-}
-
-// Renew records that the request with a number begins to reset, restore or destroy a slot. The driver
-// numbers its requests in order: if one with a higher number has begun, this one was given up, the slot
-// may have another holder, and the error is slot_closed.
-func Renew(m *Manager, id string, request uint64) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.last[id] > request {
-		return errOvertaken
-	}
-	if m.slots[id] != nil {
-		m.last[id] = request
-	}
-	return nil
-}
-
-var errOvertaken = failure("slot_closed", "a later request has reset the slot")
-
-// isLatest reports whether no later request has begun to renew a slot.
-func isLatest(m *Manager, id string, request uint64) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.last[id] <= request
 }
 
 // Reset ends everything in a slot and empties it.
