@@ -128,7 +128,7 @@ def run_theirs(directory: Path, url: str, workers: int, image: str, rounds: int)
         return measure(command, home, env)
     finally:
         if left := list_their_containers() - before:
-            subprocess.run(["docker", "rm", "--force", *left], stdout=subprocess.DEVNULL, check=True)
+            subprocess.run(["docker", "rm", "--force", "--volumes", *left], stdout=subprocess.DEVNULL, check=True)
 
 
 def list_their_containers() -> set[str]:

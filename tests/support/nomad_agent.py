@@ -245,7 +245,7 @@ class Agent:
                 os.kill(pid, signal.SIGKILL)
         self._forget()
         if containers and shutil.which("docker"):  # those of an agent that was killed
-            subprocess.run(["docker", "rm", "--force", *containers], capture_output=True, check=False)
+            subprocess.run(["docker", "rm", "--force", "--volumes", *containers], capture_output=True, check=False)
         mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
         for mount in sorted((m for m in mounts if m.startswith(f"{self.directory}/")), reverse=True):
             subprocess.run(["umount", "--lazy", mount], check=False)

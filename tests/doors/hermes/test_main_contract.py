@@ -147,7 +147,7 @@ def test_internal_calls_leave_nothing(environment: SlotEnvironment) -> None:
 def test_dead_sandbox_is_a_connection_error_and_then_a_notice(environment: SlotEnvironment) -> None:
     environment.execute("mkdir project; cd project", bounded_capture=True)
     place = environment.cwd
-    subprocess.run(["docker", "rm", "-f", environment.open_slot().sandbox], check=True, capture_output=True)
+    subprocess.run(["docker", "rm", "-fv", environment.open_slot().sandbox], check=True, capture_output=True)
     with pytest.raises(EnvironmentConnectionError) as raised:
         environment.execute("pwd", cwd=place, bounded_capture=True)
     assert "timeout" not in str(raised.value).lower()

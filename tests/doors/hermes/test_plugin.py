@@ -76,7 +76,7 @@ def test_unsupported_version_is_refused(monkeypatch: pytest.MonkeyPatch, capsys:
 def test_lost_sandbox_is_named_in_next_output(hermes: Use) -> None:
     hermes(WAYS["docker"])
     terminal("mkdir -p /workspace/project && cd /workspace/project")
-    subprocess.run(["docker", "rm", "-f", environment().open_slot().sandbox], check=True, capture_output=True)
+    subprocess.run(["docker", "rm", "-fv", environment().open_slot().sandbox], check=True, capture_output=True)
     result = terminal("pwd")  # hermes-agent repeats it
     assert result["exit_code"] == 0
     assert result["output"].startswith("[hermes-exec: the sandbox was lost")
@@ -143,7 +143,7 @@ def test_tools_are_available_without_docker_in_path(hermes: Use, monkeypatch: py
 def test_lost_sandbox_is_an_error_and_then_a_notice_of_our_tools(hermes: Use) -> None:
     hermes(WAYS["tools"])
     terminal("echo begun")
-    subprocess.run(["docker", "rm", "-f", environment().open_slot().sandbox], check=True, capture_output=True)
+    subprocess.run(["docker", "rm", "-fv", environment().open_slot().sandbox], check=True, capture_output=True)
     assert "died" in terminal("pwd")["error"]
     result = terminal("pwd")
     assert result["exit_code"] == 0
