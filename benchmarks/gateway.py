@@ -41,6 +41,8 @@ for call in range(calls):
     begin = time.perf_counter()
     connection.request("POST", f"/{path}/chat/completions", body, headers)
     answer = connection.getresponse().read()
+    if not keep:
+        connection.close()
     seconds.append(time.perf_counter() - begin)
     messages.append(json.loads(answer)["choices"][0]["message"])
 print(json.dumps([first, time.time(), seconds]))
@@ -88,8 +90,10 @@ async def serve_bare() -> AsyncIterator[str]:
     """Start a server of the standard library that gives the same answers. Yield its URL."""
     async with await anyio.open_process([sys.executable, "-c", SERVER, ANSWER], stderr=None) as server:
         assert server.stdout is not None
-        yield f"http://127.0.0.1:{int(await server.stdout.receive())}/v1"
-        server.kill()
+        try:
+            yield f"http://127.0.0.1:{int(await server.stdout.receive())}/v1"
+        finally:
+            server.kill()
 
 
 async def run_client(
