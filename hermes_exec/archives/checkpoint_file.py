@@ -225,7 +225,7 @@ class CheckpointReader:
         return PartFile(self, part)
 
     def _error(self, name: str, problem: str) -> ConfigError:
-        return ConfigError(f"{self.path} cannot be used, because of its entry {name!r}: {problem}")
+        return ConfigError(f"{self.path} is no complete file of a checkpoint, because of its entry {name!r}: {problem}")
 
     def _read_header(self, at: int, name: str) -> int:
         """Check the header at a position, which must be of a file of this name, and return its size."""
@@ -236,7 +236,7 @@ class CheckpointReader:
         try:
             entry = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
         except tarfile.HeaderError as error:
-            raise self._error(name, f"there is another header than a tar's ({error})") from None
+            raise self._error(name, f"it has no header of a tar ({error})") from None
         if entry.name != name or entry.type != tarfile.REGTYPE:
             raise self._error(entry.name, f"a file {name!r} must be here")
         if entry.size < 0 or entry.size > self._length - at - BLOCK:
