@@ -70,7 +70,6 @@ async def test_rollouts_run_in_forks_of_one_set_up(pool_of: Factory) -> None:
             (1.0, "tool\n1\n")
         ] * 7
         assert set_up.count == 1, "neither a fork nor a sealed slot is set up again"
-        assert sum(result.timings.setup_s > 0.01 for result in results) == 1
         assert pool.stats().checkpoints == 1
         await shared.drop()
         assert pool.stats().checkpoints == 0

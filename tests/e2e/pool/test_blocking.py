@@ -148,7 +148,7 @@ def test_every_async_name_has_its_twin() -> None:
     for name in ("SandboxPool", "Slot", "Files", "Process", "Session", "Connection", "Checkpoint"):
         public = {attribute for attribute in vars(getattr(hermes_exec, name)) if not attribute.startswith("_")}
         internal = {"end", "expire", "move", "renew", "start", "from_entry", "from_config", "from_env"}
-        internal |= {"keep_state_of", "find_saved_state", "from_checkpoint", "belongs_to"}
+        internal |= {"keep_state_of", "find_saved_state", "from_checkpoint", "belongs_to", "session_id"}
         assert public - internal <= set(dir(getattr(blocking, name))), name
 
 
