@@ -24,18 +24,9 @@ Image = Callable[[str], str]
 Factory = Callable[..., SandboxPool]
 
 
-@pytest.fixture(
-    params=[
-        pytest.param("docker", marks=pytest.mark.docker),
-        pytest.param("singularity", marks=pytest.mark.singularity),
-    ]
-)
-def pool_of(request: pytest.FixtureRequest, docker_image: Image, singularity_image: Image) -> Factory:
-    backend = str(request.param)
-    if backend == "singularity" and os.geteuid() != 0:
-        pytest.skip("slots of Apptainer get their own roots as root")
-    image = (docker_image if backend == "docker" else singularity_image)("debian")
-    return partial(SandboxPool, backend, image=image, max_sandboxes=1, slots_per_sandbox=2, slot_root="own")
+@pytest.fixture
+def pool_of(own_root_pool: Factory) -> Factory:
+    return partial(own_root_pool, max_sandboxes=1, slots_per_sandbox=2)
 
 
 @pytest.fixture

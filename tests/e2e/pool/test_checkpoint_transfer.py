@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -35,18 +34,9 @@ ROOT = (
 """Everything in the root; the engine writes names of hosts into each sandbox anew."""
 
 
-@pytest.fixture(
-    params=[
-        pytest.param("docker", marks=pytest.mark.docker),
-        pytest.param("singularity", marks=pytest.mark.singularity),
-    ]
-)
-def pool_of(request: pytest.FixtureRequest, docker_image: Image, singularity_image: Image) -> Factory:
-    backend = str(request.param)
-    if backend == "singularity" and os.geteuid() != 0:
-        pytest.skip("slots of Apptainer get their own roots as root")
-    image = (docker_image if backend == "docker" else singularity_image)("debian")
-    return partial(SandboxPool, backend, image=image, max_sandboxes=2, slots_per_sandbox=2, slot_root="own")
+@pytest.fixture
+def pool_of(own_root_pool: Factory) -> Factory:
+    return partial(own_root_pool, max_sandboxes=2, slots_per_sandbox=2)
 
 
 async def output(slot: Slot, command: str, **options: Any) -> str:

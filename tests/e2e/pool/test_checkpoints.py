@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any, get_args
@@ -36,18 +35,9 @@ DIGEST = (
 """Names, kinds, modes, owners and times of everything in the root, and the contents of the parts that tests change."""
 
 
-@pytest.fixture(
-    params=[
-        pytest.param("docker", marks=pytest.mark.docker),
-        pytest.param("singularity", marks=pytest.mark.singularity),
-    ]
-)
-def pool_of(request: pytest.FixtureRequest, docker_image: Image, singularity_image: Image) -> Factory:
-    backend = str(request.param)
-    if backend == "singularity" and os.geteuid() != 0:
-        pytest.skip("slots of Apptainer get their own roots as root")
-    image = (docker_image if backend == "docker" else singularity_image)("debian")
-    return partial(SandboxPool, backend, image=image, max_sandboxes=1, slots_per_sandbox=4, slot_root="own")
+@pytest.fixture
+def pool_of(own_root_pool: Factory) -> Factory:
+    return partial(own_root_pool, max_sandboxes=1, slots_per_sandbox=4)
 
 
 @pytest.fixture
