@@ -33,15 +33,11 @@ func checkpointGet(r *Runner, c *channel.Conversation, params json.RawMessage) (
 	if err := channel.Decode(params, &p); err != nil {
 		return nil, err
 	}
-	cp, err := holdCheckpoint(r, c, params)
+	cp, names, err := holdForTransfer(r, c, params)
 	if err != nil {
 		return nil, err
 	}
 	defer r.release(cp)
-	_, names, _, err := layerNames(r.slots, cp.holds)
-	if err != nil {
-		return nil, err
-	}
 	contents := make([]layerContents, len(cp.stack))
 	for i, layer := range cp.stack {
 		contents[i] = layerContents{Layer: layer.ID, Directories: []ipc.Bytes{}}
@@ -85,6 +81,20 @@ func holdCheckpoint(r *Runner, c *channel.Conversation, params json.RawMessage) 
 	return cp, err
 }
 
+// holdForTransfer does so, and returns the names of the directories to which the layers of the
+// checkpoint have changes.
+func holdForTransfer(r *Runner, c *channel.Conversation, params json.RawMessage) (*checkpoint, []string, error) {
+	cp, err := holdCheckpoint(r, c, params)
+	if err != nil {
+		return nil, nil, err
+	}
+	_, names, _, err := layerNames(r.slots, cp.holds)
+	if err != nil {
+		r.release(cp)
+	}
+	return cp, names, err
+}
+
 // partParams name the changes of one layer to one directory.
 type partParams struct {
 	Checkpoint string    `json:"checkpoint"`
@@ -98,15 +108,11 @@ func layerGet(r *Runner, c *channel.Conversation, params json.RawMessage) (any, 
 	if err := channel.Decode(params, &p); err != nil {
 		return nil, err
 	}
-	cp, err := holdCheckpoint(r, c, params)
+	cp, names, err := holdForTransfer(r, c, params)
 	if err != nil {
 		return nil, err
 	}
 	defer r.release(cp)
-	_, names, _, err := layerNames(r.slots, cp.holds)
-	if err != nil {
-		return nil, err
-	}
 	number := slices.Index(names, string(p.Directory))
 	at := slices.IndexFunc(cp.stack, func(l *layers.Layer) bool { return l.ID == p.Layer })
 	if at < 0 || !slices.Contains(cp.stack[at].Parts(), number) {
