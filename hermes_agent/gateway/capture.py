@@ -29,6 +29,7 @@ from hermes_exec.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
+_encode_sampling = json.JSONEncoder(sort_keys=True, default=str).encode
 _ROOTS_WARNING = 16
 """More conversations than this are worth a warning: a harness that changes its tools or system message in each request
 begins one each time, and nothing is trained with its history.
@@ -209,7 +210,7 @@ class Capture:
         try:
             messages = arrange_messages(request.messages)
             keys = conversation_keys(messages, tools_key(route.key, request.tools))
-            sampling = json.dumps(request.sampling, sort_keys=True, default=str)
+            sampling = _encode_sampling(request.sampling)
         except RecursionError:
             raise GatewayError(400, "the request is nested too deeply", "invalid_request") from None
         return _Conversation(request, route, keys, (keys[-1], request.model, request.max_tokens, sampling), messages)

@@ -118,7 +118,7 @@ def read_json(body: bytes) -> Mapping[str, Any]:
     if sum(map(body.count, _PARTS)) > _MAX_PARTS:
         raise refusal(f"the body has more than {_MAX_PARTS} values")
     try:
-        value = json.loads(body, parse_float=_read_number, parse_constant=_read_number)
+        value = _decode(body.decode(json.detect_encoding(body), "surrogatepass"))
         if b"\\ud" in body or b"\\uD" in body:  # half of a surrogate pair, or a pair
             value = json.loads(well_formed(json.dumps(value, ensure_ascii=False)))
     except (ValueError, RecursionError) as error:
@@ -134,6 +134,9 @@ def _read_number(text: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"{text} is no number")
     return number
+
+
+_decode = json.JSONDecoder(parse_float=_read_number, parse_constant=_read_number).decode  # json.loads makes one per call
 
 
 def read_parameter(name: str, value: object) -> object:

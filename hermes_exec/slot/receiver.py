@@ -51,8 +51,10 @@ class Receiver(ByteReceiveStream):
         if self._ended:
             raise anyio.EndOfStream
         try:
-            with self._scope.cancel_scope():
-                self._conversation = conversation = self._conversation or self._begin()
+            self._scope.check()
+            self._conversation = conversation = self._conversation or self._begin()
+            self._scope.watch(conversation)
+            try:
                 while (item := await conversation.receive()) is not None:
                     if type(item) is Data and item.data:
                         return item.data
@@ -60,6 +62,8 @@ class Receiver(ByteReceiveStream):
                         break
                 else:
                     self._end(conversation.result())
+            finally:
+                self._scope.unwatch(conversation)
         except RemoteError as error:
             self._ended = True
             await self._refuse(error)

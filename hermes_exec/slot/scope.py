@@ -214,6 +214,9 @@ class SlotScope:
         self.check()
         if conversation.answered:
             raise anyio.BrokenResourceError
+        if data and type(data) is bytes and conversation.send_nowait(data):  # without a cancel scope
+            await anyio.lowlevel.checkpoint()
+            return
         try:
             with self.cancel_scope():
                 await conversation.send(data)
