@@ -65,7 +65,12 @@ class HTTPAnswer:
         self._response, self._connection, self._connections, self._server = response, connection, connections, server
 
     def collect(self, seconds: float) -> None:
-        """Let pieces that arrive one by one wait so long for more, to be read at once."""
+        """Let pieces that arrive one by one wait so long for more, to be read at once.
+
+        A body of a stated length does not wait: it comes as a whole, and nothing else says where it ends.
+        """
+        if "content-length" in self.headers:
+            return
         stream = self._response.extensions.get("network_stream")
         if isinstance(stream, SocketStream):
             stream.collect(seconds)

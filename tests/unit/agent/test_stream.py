@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -20,6 +22,7 @@ from hermes_agent.models.chat_stream import ChunkAssembler
 from hermes_agent.models.endpoint import BadAnswer
 from hermes_agent.models.events import EventDecoder
 from tests.unit.agent.endpoint import EVENTS, Answer, chunks_of, endpoint, events, ok, refusal
+from tests.unit.agent.servers import raw_server
 from tests.unit.agent.test_openai_model import ASK, TOOLS, model, tool_call
 from tests.unit.agent.toolboxes import FunctionTools, echo
 
@@ -98,6 +101,15 @@ def with_comments(body: bytes) -> bytes:
 )
 async def test_stream_in_every_dialect(body: bytes) -> None:
     check_whole((await completed(stream(body)))[0])
+
+
+async def test_a_stream_of_stated_length_does_not_wait_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hermes_agent.models.answer_body._COLLECT_S", 60.0)
+    body = events(CHUNKS)
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+    with raw_server([head, partial(time.sleep, 0.1), body]) as server, anyio.fail_after(20):
+        async with model(server.url, timeout_s=1200.0) as made:
+            check_whole(await made.complete(ASK, TOOLS))
 
 
 @given(cuts=st.lists(st.integers(0, len(events(CHUNKS)))), line_end=st.sampled_from(["\n", "\r\n", "\r"]))
