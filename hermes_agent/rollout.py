@@ -14,7 +14,6 @@ from typing import Any, Literal, overload
 
 from hermes_agent.artifacts import Artifacts, CollectedFiles, collect_artifacts
 from hermes_agent.episode import Episode, EpisodeError, Finish
-from hermes_agent.gateway.episode import run_program_episode
 from hermes_agent.gateway.harnesses import Harness
 from hermes_agent.gateway.options import Gateway
 from hermes_agent.gateway.program import DEADLINE_S, HarnessProgram, task_text
@@ -292,6 +291,8 @@ class _RolloutRun:
         return await AgentLoop(self._model, toolbox, **self._loop_arguments()).run(rollout.messages)
 
     async def _run_program(self, slot: Slot) -> Episode:
+        from hermes_agent.gateway.episode import run_program_episode
+
         self._begin("episode")
         self._notify_stage("tools")
         options = self._rollout.gateway or Gateway()

@@ -136,7 +136,8 @@ def _read_number(text: str) -> float:
     return number
 
 
-_decode = json.JSONDecoder(parse_float=_read_number, parse_constant=_read_number).decode  # json.loads makes one per call
+# Made once: json.loads makes one for each call.
+_decode = json.JSONDecoder(parse_float=_read_number, parse_constant=_read_number).decode
 
 
 def read_parameter(name: str, value: object) -> object:

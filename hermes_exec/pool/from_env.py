@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
 from pydantic import SecretStr
 
 from hermes_exec.backends.registry import config_type
@@ -71,6 +70,8 @@ def _is_text(name: str, fields: Mapping[str, Any]) -> bool:
 
 
 def _read(name: str, text: str) -> object:
+    import yaml
+
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
