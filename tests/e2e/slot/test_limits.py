@@ -78,7 +78,7 @@ async def test_processes_that_a_neighbour_used_up_are_infrastructure(docker_imag
         await busy.run("true")
         await filled(greedy)
         for slot in (busy, idle):
-            with pytest.raises(ExecError, match=r"process|threads|agent cannot be started") as caught:
+            with pytest.raises(ExecError, match=r"process|agent (cannot be started|did not get ready)") as caught:
                 await slot.run("true")
             assert (type(caught.value), caught.value.cause, caught.value.retryable) == (
                 ExecError,
