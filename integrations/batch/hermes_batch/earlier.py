@@ -23,8 +23,8 @@ class EarlierRecords:
     """Selects the records to keep: one trainable record for each sample of the run, and all records of others."""
 
     def __init__(self, dataset: Path | str, units: Sequence[Unit], until_solved: int | None = None) -> None:
-        self._dataset, self._units, self._until_solved = dataset, units, until_solved
-        self._keys = {unit.key for unit in units}
+        self._dataset, self._until_solved = dataset, until_solved
+        self._units = {unit.key: unit for unit in units}
         self.solved: Counter[str] = Counter()
         """The number of solved samples of the run, by group."""
         self._done: set[str] = set()
@@ -43,7 +43,7 @@ class EarlierRecords:
         Raises:
             ConfigError: If there are results and none belongs to a prompt of the dataset.
         """
-        former = _FormerKeys(self._units)
+        former = _FormerKeys(self._units.values())
         changes: Changes = {}
         trainable = 0
         for row in rows:
@@ -65,7 +65,7 @@ class EarlierRecords:
         return changes
 
     def _is_kept(self, row: Row, key: str) -> bool:
-        if key not in self._keys:
+        if key not in self._units:
             self._others += 1
             return True
         if not row.get("trainable") or key in self._done:
@@ -96,8 +96,8 @@ class EarlierRecords:
         """The samples to work on, after `plan_changes`: first those without a record, then those that may be refused
         again.
         """
-        remaining = [unit for unit in self._units if unit.key not in self._done and not self._is_enough(unit)]
-        return sorted(remaining, key=lambda unit: unit.key in self._again)
+        remaining = [key for key, unit in self._units.items() if key not in self._done and not self._is_enough(unit)]
+        return [self._units[key] for key in sorted(remaining, key=self._again.__contains__)]
 
     def _is_enough(self, unit: Unit) -> bool:
         return self._until_solved is not None and self.solved[unit.task.group] >= self._until_solved
@@ -108,7 +108,7 @@ class _FormerKeys:
     the prompt if several lines are the same.
     """
 
-    def __init__(self, units: Sequence[Unit]) -> None:
+    def __init__(self, units: Iterable[Unit]) -> None:
         self._units = units
 
     @cached_property
