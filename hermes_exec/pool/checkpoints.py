@@ -42,6 +42,7 @@ from hermes_exec.slot.checkpoint import (
     ProcessPolicy,
     States,
 )
+from hermes_exec.slot.scope import raise_translated
 from hermes_exec.slot.slot import Slot
 
 logger = logging.getLogger(__name__)
@@ -49,7 +50,8 @@ DROP_S = 60.0
 INFO_S = 60.0
 _WHOLE_ROOT = "a checkpoint of a slot with a root of its own holds the whole root: leave out holds='directories'"
 _OWN_DISK = "a checkpoint cannot hold a slot with a limit of its disk: leave out slot_limits.disk_mb"
-TRANSPORT = (ChannelLost, OutcomeUnknown, ProtocolError, SandboxDied, TimeoutError)
+LOSSES = (ChannelLost, OutcomeUnknown, ProtocolError, SandboxDied)
+TRANSPORT = (*LOSSES, TimeoutError)
 
 
 class CheckpointCopy(NamedTuple):
@@ -218,7 +220,10 @@ class Checkpoints:
         """
         pooled = self._find_slot(slot_id)
         choose_holds(pooled, checkpoint.holds)
-        await self.bring(checkpoint, pooled.sandbox)
+        try:
+            await self.bring(checkpoint, pooled.sandbox)
+        except LOSSES as error:
+            raise_translated(await pooled.sandbox.explain_loss(error), error)
         with self.find(checkpoint).use():
             yield
 
