@@ -1,14 +1,17 @@
-"""The file of a checkpoint (`.hxcp`): a tar of `checkpoint.json`, and an archive for each directory of each layer."""
+"""The file of a checkpoint (`.hxcp`): a tar of `checkpoint.json`, an archive for each directory of each layer, and
+`SHA256SUMS` with the digest of each of them.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import secrets
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +22,10 @@ from hermes_exec.errors import ConfigError
 FORMAT = "hermes-exec checkpoint"
 VERSION = 1
 FACTS_NAME = "checkpoint.json"
+SUMS_NAME = "SHA256SUMS"
+"""The last entry, in the format of `sha256sum`."""
 MOST_FACTS_BYTES = 64 << 20
+PIECE_BYTES = 1 << 20
 MOST_LAYERS = 200
 BLOCK = tarfile.BLOCKSIZE
 
@@ -56,7 +62,7 @@ class CheckpointFacts:
             raise ValueError("it is not the description of a checkpoint")
         if facts.get("version") != VERSION:
             raise ValueError(f"its version is {facts.get('version')!r}, and this program reads version {VERSION}")
-        if not (facts.get("image") is None or isinstance(facts["image"], str)):
+        if not isinstance(facts.get("image", 0), str | None):
             raise ValueError("image is no text")
         for name in ("image_id", "setup", "workdir", "holds"):
             if not isinstance(facts.get(name), str):
@@ -117,6 +123,8 @@ class CheckpointWriter:
         self._temporary = self._path.with_name(f".{self._path.name}.{secrets.token_hex(8)}.part")
         self._file: BinaryIO = open(self._temporary, "xb", opener=_open_private)  # noqa: SIM115
         self._began = 0
+        self._digest = hashlib.sha256()
+        self._sums: list[str] = []
 
     def __enter__(self) -> Self:
         return self
@@ -137,14 +145,17 @@ class CheckpointWriter:
     def begin(self, name: str) -> None:
         """Begin an entry. Its header is written by `end`, when its size is known."""
         self._began = self._file.seek(0, os.SEEK_END)
+        self._digest = hashlib.sha256()
         self._file.write(_header(name, 0))
 
     def write(self, data: bytes) -> None:
         """Write bytes of the entry."""
+        self._digest.update(data)
         self._file.write(data)
 
     def end(self, name: str) -> None:
         """Complete an entry."""
+        self._sums.append(f"{self._digest.hexdigest()}  {name}\n")
         size = self._file.tell() - self._began - BLOCK
         self._file.write(b"\0" * (-size % BLOCK))
         self._file.seek(self._began)
@@ -152,7 +163,11 @@ class CheckpointWriter:
         self._file.seek(0, os.SEEK_END)
 
     def commit(self) -> None:
-        """Complete the file and give it its name."""
+        """Write `SHA256SUMS`, complete the file and give it its name."""
+        sums = "".join(self._sums).encode()
+        self.begin(SUMS_NAME)
+        self.write(sums)
+        self.end(SUMS_NAME)
         self._file.write(b"\0" * 2 * BLOCK)
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -171,13 +186,14 @@ def _header(name: str, size: int) -> bytes:
 
 
 class Part(NamedTuple):
-    """The archive of a layer's changes to one directory: its place in the file."""
+    """The archive of a layer's changes to one directory: its place in the file, and its SHA-256 in `SHA256SUMS`."""
 
     layer: int
     directory: str
     name: str
     offset: int
     size: int
+    digest: str
 
 
 class CheckpointReader:
@@ -195,14 +211,12 @@ class CheckpointReader:
         self._file: BinaryIO = self.path.open("rb")
         try:
             self._length = os.fstat(self._file.fileno()).st_size
-            size = self._read_header(0, FACTS_NAME)
-            if size > MOST_FACTS_BYTES:
-                raise self._error(FACTS_NAME, "it is too large")
+            data, end = self._read_entry(0, FACTS_NAME)
             try:
-                self.facts = CheckpointFacts.parse(self._file.read(size))
+                self.facts = CheckpointFacts.parse(data)
             except (ValueError, RecursionError) as error:
                 raise self._error(FACTS_NAME, str(error)) from None
-            self.parts = tuple(self._read_parts(BLOCK + size + -size % BLOCK))
+            self.parts = self._read_parts(end, hashlib.sha256(data).hexdigest())
         except BaseException:
             self._file.close()
             raise
@@ -224,6 +238,26 @@ class CheckpointReader:
         """Return a part as a file without a name."""
         return PartFile(self, part)
 
+    def verify(self, check: Callable[[], None] = lambda: None) -> None:
+        """Read all parts, and compare them with `SHA256SUMS`. `check` is called between pieces; its errors end it.
+
+        Raises:
+            ConfigError: If a part has other bytes than when the file was written; the message has its name.
+        """
+        for part in self.parts:
+            digest, source = hashlib.sha256(), self.open(part)
+            while piece := source.read(PIECE_BYTES):
+                check()
+                digest.update(piece)
+            if digest.hexdigest() != part.digest:
+                raise self._damage_error(part.name)
+
+    def _damage_error(self, name: str) -> ConfigError:
+        return ConfigError(
+            f"{self.path} is damaged: its entry {name!r} does not have the digest of {SUMS_NAME}. Copy the file again, "
+            "or save the checkpoint again"
+        )
+
     def _error(self, name: str, problem: str) -> ConfigError:
         return ConfigError(f"{self.path} is no complete file of a checkpoint, because of its entry {name!r}: {problem}")
 
@@ -243,14 +277,30 @@ class CheckpointReader:
             raise self._error(name, "the file ends in it")
         return entry.size
 
-    def _read_parts(self, at: int) -> Iterator[Part]:
+    def _read_entry(self, at: int, name: str) -> tuple[bytes, int]:
+        """Return the bytes of a short entry, and the position of the next one."""
+        size = self._read_header(at, name)
+        if size > MOST_FACTS_BYTES:
+            raise self._error(name, "it is too large")
+        return self._file.read(size), at + BLOCK + size + -size % BLOCK
+
+    def _read_parts(self, at: int, facts_digest: str) -> tuple[Part, ...]:
+        places: list[tuple[int, str, str, int, int]] = []
         for layer, number, name in self.facts.part_names():
             size = self._read_header(at, name)
-            yield Part(layer, self.facts.layers[layer][number], name, at + BLOCK, size)
+            places.append((layer, self.facts.layers[layer][number], name, at + BLOCK, size))
             at += BLOCK + size + -size % BLOCK
+        data, at = self._read_entry(at, SUMS_NAME)
         self._file.seek(at)
         if self._file.read(2 * BLOCK) != b"\0" * 2 * BLOCK:
             raise self._error("the end", "two empty blocks must be here")
+        names, lines = [FACTS_NAME, *(place[2] for place in places)], data.decode("ascii", "replace").splitlines()
+        if [line[64:] for line in lines] != [f"  {name}" for name in names]:
+            raise self._error(SUMS_NAME, "it has no digest for each entry")
+        digests = [line[:64] for line in lines]
+        if digests[0] != facts_digest:
+            raise self._damage_error(FACTS_NAME)
+        return tuple(Part(*place, digest) for place, digest in zip(places, digests[1:], strict=True))
 
 
 class PartFile:

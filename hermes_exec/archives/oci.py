@@ -57,7 +57,7 @@ def export_image(
         their place, and without files that have more than 1 GiB of holes) and times before 1970; the first 1,000.
 
     Raises:
-        ConfigError: If a file is not of a checkpoint or image; the message has the name of the entry.
+        ConfigError: If a file is not of a checkpoint or image, or is damaged; the message has the name of the entry.
         OSError: If a file cannot be read or written. Nothing is left then.
     """
     path = Path(target)
@@ -68,6 +68,7 @@ def export_image(
     try:
         (directory / "blobs" / "sha256").mkdir(parents=True)
         with CheckpointReader(file) as reader:
+            reader.verify()
             left_out = _write_layout(reader, directory, Path(base))
         if path.suffix == ".tar":
             with tarfile.open(whole, "x", format=tarfile.GNU_FORMAT) as archive:

@@ -481,8 +481,8 @@ class SandboxPool:
                 those that the checkpoint was made with. Its layers then lie over other files.
 
         Raises:
-            ConfigError: If it is no such file, if an entry is refused (the message has its name), or if the slots have
-                another image or no root of their own.
+            ConfigError: If it is no such file or is damaged, if an entry is refused (the message has its name), or if
+                the slots have another image or no root of their own.
             OSError: If it cannot be read, or a disk has no room. Otherwise as `prewarm`.
         """
         from hermes_exec.pool.saved import load_checkpoint

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
-from anyio import to_thread
+from anyio import from_thread, to_thread
 
 from hermes_exec.archives.checkpoint_file import CheckpointFacts, CheckpointReader, CheckpointWriter
 from hermes_exec.channel.encoding import from_wire, to_wire
@@ -113,6 +113,7 @@ async def _load(
     check_template(template, "root")
     if facts.holds != "root":
         raise ConfigError(f"{reader.path} holds {facts.holds!r}, and slots of {template.key} hold 'root'")
+    await to_thread.run_sync(reader.verify, from_thread.check_cancelled)
     sandbox = await _find_sandbox(fleet, queue, template)
     check_base(reader, template, sandbox.image_id, allow_other_image=allow_other_image)
     stored = StoredCheckpoint(template, sandbox.image_id, SlotRequest(profile, image))

@@ -160,6 +160,11 @@ async def test_files_that_do_not_fit_are_refused(pool_of: Factory, tmp_path: Pat
             if case == "image":
                 await (await pool.load(hostile, allow_other_image=True)).drop()
     assert path.read_bytes() == data
+    hostile.write_bytes(data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :])
+    async with pool_of() as pool:
+        with pytest.raises(ConfigError, match=r"hostile.hxcp is damaged: its entry 'layers/0/\d.tar'"):
+            await pool.load(hostile)
+        assert pool.stats().sandboxes["ready"] == 0
     async with pool_of(setup="touch /prepared") as pool:
         with pytest.raises(ConfigError, match="setup"):
             await pool.load(path)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
+import subprocess
 import tarfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -48,14 +50,17 @@ def test_written_file_is_read_and_is_a_tar(tmp_path: Path) -> None:
     write(path)
     with CheckpointReader(path) as reader:
         assert reader.facts == FACTS
+        reader.verify()
         assert {part.name: reader.open(part).read() for part in reader.parts} == PARTS
         assert [part.directory for part in reader.parts] == ["/", "/usr", "/"]
         pieces = reader.open(reader.parts[2])
         assert b"".join(iter(lambda: pieces.read(100), b"")) == PARTS["layers/2/0.tar"]
     with tarfile.open(path) as archive:
-        assert archive.getnames() == ["checkpoint.json", *PARTS]
+        assert archive.getnames() == ["checkpoint.json", *PARTS, "SHA256SUMS"]
+        archive.extractall(tmp_path / "unpacked", filter="data")
+    subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=tmp_path / "unpacked", check=True)
     assert path.stat().st_mode & 0o077 == 0
-    assert list(tmp_path.iterdir()) == [path]
+    assert {each.name for each in tmp_path.iterdir()} == {"x.hxcp", "unpacked"}
 
 
 def test_fifo_is_neither_replaced_nor_opened(tmp_path: Path) -> None:
@@ -113,7 +118,8 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "nested json": (archive(("checkpoint.json", b"[" * 100_000, {})), "checkpoint.json"),
     "no checkpoint": (archive(("checkpoint.json", b"{}", {})), "not the description"),
     "a later version": (archive(("checkpoint.json", facts(version=2), {})), "version is 2"),
-    "no image": (archive(("checkpoint.json", facts(image=1), {})), "image"),
+    "no image": (archive(("checkpoint.json", facts(image=1), {})), "image is no text"),
+    "another name": (archive(("checkpoint.json", facts().replace(b'"image"', b'"imagf"'), {})), "image is no text"),
     "no workdir": (archive(("checkpoint.json", facts(workdir=None), {})), "workdir"),
     "many layers": (archive(("checkpoint.json", facts(layers=[[]] * 201), {})), "layers"),
     "layers of numbers": (archive(("checkpoint.json", facts(layers=[[1]]), {})), "layers"),
@@ -121,8 +127,21 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "a layer is missing": (archive(("checkpoint.json", facts(), {})), "layers/0/0.tar"),
     "a layer elsewhere": (archive(("checkpoint.json", facts(), {}), ("/etc/passwd", b"", {})), "/etc/passwd"),
     "a layer is a link": (archive(("checkpoint.json", facts(), {}), ("layers/0/0.tar", b"", LINK)), "layers/0/0.tar"),
+    "no digests": (archive(("checkpoint.json", facts(layers=[]), {})), "SHA256SUMS"),
+    "a digest too few": (
+        archive(("checkpoint.json", facts(layers=[]), {}), ("SHA256SUMS", b"", {})),
+        "SHA256SUMS.*no digest for each entry",
+    ),
+    "digests of others": (
+        archive(("checkpoint.json", facts(layers=[]), {}), ("SHA256SUMS", b"0" * 64 + b"  /etc/passwd\n", {})),
+        "SHA256SUMS.*no digest for each entry",
+    ),
+    "large digests": (
+        archive(("checkpoint.json", facts(layers=[]), {}), ("SHA256SUMS", b"0" * ((64 << 20) + 1), {})),
+        "SHA256SUMS.*too large",
+    ),
     "another entry": (
-        archive(("checkpoint.json", facts(), {}), ("layers/0/0.tar", b"", {}), ("more", b"", {})),
+        archive(("checkpoint.json", facts(layers=[]), {}), ("SHA256SUMS", b"", {}), ("more", b"", {})),
         "the end",
     ),
 }
@@ -158,3 +177,35 @@ def test_size_beyond_the_file_is_refused(tmp_path: Path) -> None:
     path.write_bytes(grown(path.read_bytes()))
     with pytest.raises(ConfigError, match="the file ends in it"):
         CheckpointReader(path)
+
+
+def read_all(path: Path) -> None:
+    with CheckpointReader(path) as reader:
+        reader.verify()
+
+
+def test_damaged_byte_is_found_wherever_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "x.hxcp"
+    write(path)
+    data = path.read_bytes()
+    with CheckpointReader(path) as reader:
+        places = {part.name: range(part.offset, part.offset + part.size) for part in reader.parts}
+    places["checkpoint.json"] = range(512, 512 + len(FACTS.to_json()))
+    for at in range(len(data)):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+        if any(at in place for place in places.values()):
+            with pytest.raises(ConfigError, match=str(path)):
+                read_all(path)
+        else:  # in headers, between entries, or in the digests: an error, or the same contents
+            with contextlib.suppress(ConfigError), CheckpointReader(path) as reader:
+                assert reader.facts == FACTS
+                assert {part.name: reader.open(part).read() for part in reader.parts} == PARTS
+    for name, place in places.items():
+        if place and name != "checkpoint.json":
+            at = place[700]
+            path.write_bytes(data[:at] + bytes([data[at] ^ 128]) + data[at + 1 :])
+            with pytest.raises(ConfigError, match=f"is damaged: its entry '{name}'"):
+                read_all(path)
+            with pytest.raises(ConfigError, match=f"is damaged: its entry '{name}'"):
+                export_image(path, tmp_path / "image.tar", tmp_path / "base.tar")
+    assert list(tmp_path.iterdir()) == [path]
