@@ -16,6 +16,7 @@ func TestExclusiveSandbox(t *testing.T) {
 	if probed().Method != isolation.MethodDirect {
 		t.Skip("no namespaces can be made for it")
 	}
+	t.Parallel() // with TestAsAnOrdinaryUser
 	testsandbox.Run(t)
 }
 

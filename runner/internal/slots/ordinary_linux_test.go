@@ -23,6 +23,7 @@ func TestAsAnOrdinaryUser(t *testing.T) {
 	if testing.Short() {
 		t.Skip("the other tests run once in a short run")
 	}
+	t.Parallel() // with TestExclusiveSandbox: both mostly wait
 	if _, err := os.Lstat("/dev/nvidia0"); err != nil {
 		makeGPUs(t)
 	}
