@@ -71,9 +71,9 @@ class _Draft:
     leaving: list[int] = field(default_factory=list)
     """Sandboxes that will make room by themselves, and that nobody counts on yet."""
     retired: set[int] = field(default_factory=set)
-    """Sandboxes that are about to end, or are kept for their checkpoints alone."""
+    """Sandboxes that are about to end, or are kept for their checkpoints."""
     kept: dict[int, int] = field(default_factory=dict)
-    """Free slots of sandboxes that are kept for their checkpoints alone."""
+    """Free slots of sandboxes that are kept for their checkpoints: for forks, and others where none can be launched."""
     room: int = 0
     of_template: dict[str, int] = field(default_factory=dict)
     demanded: set[str] = field(default_factory=set)
@@ -158,9 +158,13 @@ class _Draft:
             if all(self.state.sandboxes[each].phase is not Phase.READY for each in holders):
                 return
         sandboxes = [sandbox for sandbox in self.state.of_template(waiter.template) if self.free.get(sandbox.id)]
-        kept = [self.state.sandboxes[each] for each in sorted(holders) if self.kept.get(each)]
-        kept = [sandbox for sandbox in kept if sandbox.template == waiter.template]
+        kept = [sandbox for sandbox in self._kept_of(waiter.template) if sandbox.id in holders]
         available = sum(self.free[sandbox.id] for sandbox in sandboxes) + sum(self.kept[each.id] for each in kept)
+        others = [sandbox for sandbox in self._kept_of(waiter.template) if sandbox.id not in holders]
+        others = [sandbox for sandbox in others if sandbox.ends_at - DRAIN_BEFORE_END_S > self.now]
+        if others and available < waiter.slots and not self._can_launch(waiter.template):
+            kept += others
+            available += sum(self.kept[sandbox.id] for sandbox in others)
         if available >= waiter.slots:
             self._grant(waiter, sandboxes + kept, holders)
             return
@@ -205,6 +209,25 @@ class _Draft:
             (self.kept if sandbox.id in self.kept else self.free)[sandbox.id] = free[sandbox.id]
             self.claimed.add(sandbox.id)
         self.actions.append(Grant(waiter, shares))
+
+    def _kept_of(self, template: str) -> list[SandboxRecord]:
+        """Return the sandboxes of a template that are kept for their checkpoints and have free slots."""
+        kept = (self.state.sandboxes[sandbox_id] for sandbox_id, free in self.kept.items() if free)
+        return [sandbox for sandbox in kept if sandbox.template == template]
+
+    def _can_launch(self, template: str) -> bool:
+        """Check whether a sandbox that no earlier request counts on is coming, or can be launched before any holder
+        leaves. If not, sandboxes that are kept for their checkpoints serve all requests, which would starve otherwise.
+        """
+        if self.coming.get(template):
+            return True
+        history, most = self.state.launches.get(template), self.config.templates[template].max_sandboxes
+        if (history is not None and history.failures) or (
+            most is not None and self.of_template.get(template, 0) >= most
+        ):
+            return False
+        leaving = (self.state.sandboxes[sandbox_id] for sandbox_id in self.leaving)
+        return self.room > 0 or any(not each.in_use for each in leaving) or bool(self._find_idle(template))
 
     def _has_failed(self, waiter: Waiter) -> bool:
         """Check whether launches failed too often since this request came, and the living sandboxes cannot serve it."""
@@ -252,16 +275,19 @@ class _Draft:
         self.leaving.pop()
         return True
 
-    def _evict(self, template: str) -> bool:
-        """Close an idle sandbox of another template, preferably one above its minimum that no request needs."""
+    def _find_idle(self, template: str) -> list[SandboxRecord]:
+        """Return the idle sandboxes of other templates that can be evicted."""
         spoken_for = self.claimed | self.closed | self.retired
         others = (
             sandbox
             for sandbox in self.state.sandboxes.values()
             if sandbox.template != template and sandbox.healthy and not sandbox.in_use and not sandbox.checkpoints
         )
-        idle = [sandbox for sandbox in others if sandbox.id not in spoken_for]
-        if not idle:
+        return [sandbox for sandbox in others if sandbox.id not in spoken_for]
+
+    def _evict(self, template: str) -> bool:
+        """Close an idle sandbox of another template, preferably one above its minimum that no request needs."""
+        if not (idle := self._find_idle(template)):
             return False
         sandbox = min(
             idle,

@@ -173,7 +173,6 @@ def check_base(reader: CheckpointReader, template: Template, image_id: str, *, a
 async def _find_sandbox(fleet: Fleet, queue: Queue, template: Template) -> PooledSandbox:
     """Return a ready sandbox of a template, which is launched if there is none. Raises as `SandboxPool.prewarm`."""
     for _ in range(3):
-        await queue.warm(template, 1)
         ready = [
             sandbox
             for sandbox in fleet.sandboxes.values()
@@ -181,4 +180,5 @@ async def _find_sandbox(fleet: Fleet, queue: Queue, template: Template) -> Poole
         ]
         if ready:
             return max(ready, key=lambda sandbox: (sandbox.record.free, sandbox.record.ends_at))
+        await queue.warm(template, 1)
     raise AcquireTimeout("no sandbox stayed ready")

@@ -69,7 +69,7 @@ class FakePool:
                 for sandbox_id, count in shares.items():
                     sandbox = self.state.sandboxes[sandbox_id]
                     copies = self.state.copies.get(waiter.checkpoint or "", [])
-                    assert sandbox.available or sandbox_id in copies
+                    assert sandbox.available or sandbox.checkpoints or sandbox_id in copies
                     assert sandbox.phase is Phase.READY
                     assert not sandbox.suspect
                     if waiter.checkpoint is not None:

@@ -108,7 +108,7 @@ def test_sandbox_with_a_checkpoint_is_kept_until_it_is_dropped() -> None:
     assert other in pool.held
 
 
-def test_retired_sandbox_with_a_checkpoint_serves_only_forks() -> None:
+def test_retired_sandbox_with_a_checkpoint_serves_only_forks_where_there_is_room() -> None:
     for reason in ("lifetime", "quarantined"):
         pool, sandbox, parent = with_parent(lifetime_s=DRAIN_BEFORE_END_S * 10)
         if reason == "lifetime":
@@ -147,3 +147,94 @@ def test_fork_waits_while_the_sandbox_is_lost_and_fails_when_it_has_ended() -> N
     pool.state.remove(sandbox)
     pool.reconcile()
     assert pool.failed == [fork]
+
+
+def with_old_parent(max_sandboxes: int) -> tuple[FakePool, SandboxRecord]:
+    """Return a pool with one sandbox of two free slots, which its checkpoints alone keep from being closed."""
+    pool, sandbox, parent = with_parent(max_sandboxes, lifetime_s=1000.0)
+    pool.release(parent)
+    pool.now += 2000.0
+    pool.reconcile()
+    assert pool.handed_over == [sandbox.id]
+    return pool, sandbox
+
+
+def test_ordinary_request_gets_a_slot_of_an_old_sandbox_where_none_can_be_launched() -> None:
+    pool, sandbox = with_old_parent(max_sandboxes=1)
+    first, gang, late = pool.acquire("a"), pool.acquire("a", slots=2), pool.acquire("a")
+    pool.reconcile()
+    assert pool.held == {first: [sandbox.id]}, "a later request overtook a gang"
+    fork = pool.fork(sandbox)
+    pool.release(first)
+    pool.reconcile()
+    assert pool.held == {gang: [sandbox.id] * 2}
+    pool.release(gang)
+    pool.reconcile()
+    assert pool.held == {late: [sandbox.id], fork: [sandbox.id]}
+    sandbox.checkpoints = 0
+    pool.release(late)
+    pool.reconcile()
+    another = pool.acquire("a")
+    pool.reconcile()
+    assert another not in pool.held, "a sandbox without checkpoints is past its lifetime"
+    pool.release(fork)
+    pool.reconcile()
+    assert pool.closed == [(sandbox.id, "lifetime")]
+
+
+def test_fork_of_another_checkpoint_gets_a_slot_of_an_old_sandbox() -> None:
+    pool, old = with_old_parent(max_sandboxes=2)
+    parents = [pool.acquire("a", slots=2)]
+    pool.reconcile()
+    pool.launch_all()
+    pool.reconcile()
+    (other,) = (each for each in pool.state.sandboxes.values() if each is not old)
+    assert pool.held[parents[0]] == [other.id] * 2
+    other.checkpoints = 1
+    fork = pool.fork(other)
+    pool.reconcile()
+    assert pool.held[fork] == [old.id]
+
+
+def test_old_sandbox_serves_only_forks_as_long_as_another_one_can_be_had() -> None:
+    for reason in ("room", "idle", "closing"):
+        pool, old = with_old_parent(max_sandboxes=2)
+        if reason != "room":
+            other = pool.acquire("b")
+            pool.reconcile()
+            pool.launch_all()
+            pool.reconcile()
+            pool.release(other)
+        if reason == "closing":
+            pool.now += 100.0
+            pool.reconcile()
+            assert pool.closed
+        ordinary = pool.acquire("a")
+        pool.reconcile()
+        assert ordinary not in pool.held
+        pool.close_all()
+        pool.reconcile()
+        pool.launch_all()
+        pool.reconcile()
+        assert pool.held[ordinary] != [old.id]
+
+
+def test_old_sandbox_serves_all_while_the_engine_has_no_room() -> None:
+    pool, old = with_old_parent(max_sandboxes=4)
+    ordinary = pool.acquire("a")
+    pool.reconcile()
+    assert ordinary not in pool.held
+    pool.fail_all(away=True)
+    pool.reconcile()
+    assert pool.held[ordinary] == [old.id]
+
+
+def test_sandbox_gets_no_new_holders_in_the_last_minute_before_its_engine_ends_it() -> None:
+    pool, old = with_old_parent(max_sandboxes=1)
+    old.ends_at = pool.now + DRAIN_BEFORE_END_S - 1.0
+    ordinary = pool.acquire("a")
+    pool.reconcile()
+    assert ordinary not in pool.held
+    old.ends_at += 2.0
+    pool.reconcile()
+    assert pool.held[ordinary] == [old.id]
