@@ -6,7 +6,7 @@ import logging
 
 import anyio
 
-from hermes_exec.errors import ChannelLost, ExecError
+from hermes_exec.errors import ChannelLost, ConfigError, ExecError
 from hermes_exec.pool.acquire import Queue
 from hermes_exec.pool.checkpoints import Checkpoints
 from hermes_exec.pool.fleet import Fleet
@@ -15,7 +15,8 @@ from hermes_exec.pool.sandbox import PooledSandbox
 from hermes_exec.pool.state import SandboxRecord
 
 logger = logging.getLogger(__name__)
-RETRY_S = 5.0
+PAUSES_S = (5.0, 60.0)
+"""The pause after the first attempt, and the longest pause. Each is twice the one before."""
 
 
 class HandOvers:
@@ -27,28 +28,34 @@ class HandOvers:
 
     async def hand_over(self, sandbox: PooledSandbox) -> None:
         """Have other sandboxes keep the checkpoints of one that is about to end. Try until it has none or has ended."""
-        record = sandbox.record
+        record, (pause_s, most_s) = sandbox.record, PAUSES_S
         try:
             while record.checkpoints and record.id in self._fleet.sandboxes:
                 try:
                     for checkpoint_id in self._checkpoints.kept_in(sandbox):
                         await self._hand_over(checkpoint_id, sandbox)
-                except (ExecError, OSError) as error:
+                except ExecError as error:
                     logger.warning("the checkpoints of %s could not be handed over: %s", sandbox.id, error)
                 if record.checkpoints:
-                    await anyio.sleep(RETRY_S)
+                    await anyio.sleep(pause_s)
+                    pause_s = min(most_s, pause_s * 2)
         finally:
             record.handing_over = False
             self._fleet.on_change()
 
     async def _hand_over(self, checkpoint_id: str, sandbox: PooledSandbox) -> None:
+        """Have another sandbox keep a checkpoint, unless it cannot be copied. Raises as `_find_target`."""
         if (stored := self._checkpoints.kept_in(sandbox).get(checkpoint_id)) is None:
             return
         others = [copy.sandbox.record for copy in stored.copies.values()]
         keeper = next((each for each in others if self._outlives(each, sandbox)), None)
         if keeper is None:
             target = await self._find_target(sandbox)
-            await self._checkpoints.copy_to(checkpoint_id, target)
+            try:
+                await self._checkpoints.copy_to(checkpoint_id, target)
+            except (ExecError, OSError) as error:
+                logger.warning("the checkpoint %s could not be handed over to %s: %s", checkpoint_id, target.id, error)
+                return
             keeper = target.record
         if checkpoint_id in self._checkpoints.kept_in(sandbox):
             self._checkpoints.keep_in(checkpoint_id, stored, keeper.id)
@@ -67,7 +74,12 @@ class HandOvers:
         )
 
     async def _find_target(self, sandbox: PooledSandbox) -> PooledSandbox:
-        """Return another sandbox that can keep the checkpoints of a sandbox. Raises as `SandboxPool.prewarm`."""
+        """Return another sandbox that can keep the checkpoints of a sandbox.
+
+        Raises:
+            ConfigError: If a sandbox of the template has another image: launching one more would not help.
+            ExecError: As `SandboxPool.prewarm`.
+        """
         template, records = sandbox.template, self._fleet.state.sandboxes
 
         def find() -> list[SandboxRecord]:
@@ -76,6 +88,9 @@ class HandOvers:
         if not find():
             now = anyio.current_time()
             ready = [each for each in records.values() if each.available and each.template == template.key]
+            if {self._fleet.sandboxes[each.id].image_id for each in ready} - {sandbox.image_id}:
+                changed = f"the image {template.image!r} has changed since its sandbox was launched"
+                raise ConfigError(f"{changed}: prepare slots again, and make checkpoints of them")
             unsuited = sum(self._retires_at(each, keeps_checkpoints=False) > now for each in ready)
             await self._queue.warm(template, unsuited + 1)
         if not (suited := find()):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
 from hermes_exec import CheckpointLost, ConfigError, ExecError, Limits, ProfileConfig, SandboxPool, Slot, SlotClosed
-from hermes_exec.pool import transfer
+from hermes_exec.pool import hand_over, transfer
 from hermes_exec.pool.checkpoints import Checkpoints, StoredCheckpoint
 from hermes_exec.pool.sandbox import PooledSandbox
 from tests.support.waiting import until
@@ -161,6 +163,67 @@ async def test_checkpoint_is_handed_over_before_its_sandbox_ends(pool_of: Factor
         assert len(sandboxes) > 1
         await checkpoint.drop()
         await until(lambda: pool.stats().sandboxes["ready"] <= 1)
+
+
+@pytest.mark.docker
+async def test_hand_over_to_a_changed_image_launches_one_sandbox(
+    docker_image: Image, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = f"hermes-exec-test/{uuid.uuid4().hex[:12]}:1"
+    monkeypatch.setattr(hand_over, "PAUSES_S", (0.2, 0.4))
+    options: dict[str, Any] = {"max_sandboxes": 4, "slots_per_sandbox": 2, "slot_root": "own", "max_lifetime_s": 3.0}
+    await anyio.run_process(["docker", "tag", docker_image("debian"), name])
+    try:
+        async with SandboxPool("docker", image=name, **options) as pool, pool.slot() as slot:
+            checkpoint = await slot.checkpoint()
+            await anyio.run_process(["docker", "tag", docker_image("busybox"), name])
+            with anyio.fail_after(60):
+                while caplog.text.count("has changed since its sandbox was launched") < 5:  # noqa: ASYNC110
+                    await anyio.sleep(0.05)
+            assert pool.stats().launches == 2
+            async with pool.slot(from_=checkpoint) as fork:
+                assert fork.sandbox == slot.sandbox
+            await checkpoint.drop()
+    finally:
+        await anyio.run_process(["docker", "rmi", name])
+
+
+async def test_checkpoint_that_cannot_be_copied_holds_back_no_other_hand_over(
+    pool_of: Factory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hand_over, "PAUSES_S", (0.2, 0.4))
+    async with pool_of(max_lifetime_s=4.0) as pool:
+        async with pool.slot() as slot:
+            await output(slot, "i=0; while [ $i -lt 600 ]; do mkdir d; cd d; i=$((i + 1)); done")
+            deep = await slot.checkpoint()
+            await slot.reset()
+            await output(slot, "echo kept > note")
+            checkpoint = await slot.checkpoint()
+            keepers = [next(iter(store_of(pool).find(each).copies)) for each in (deep, checkpoint)]
+            assert keepers[0] == keepers[1] == sandbox_of(pool, slot).record.id
+        await until(lambda: next(iter(store_of(pool).find(checkpoint).copies)) != keepers[0])
+        assert next(iter(store_of(pool).find(deep).copies)) == keepers[0]
+        await deep.drop()
+        async with pool.slot(from_=checkpoint) as fork:
+            assert await output(fork, "cat note") == "kept\n"
+
+
+async def test_old_sandbox_without_room_for_another_serves_everybody(pool_of: Factory, tmp_path: Path) -> None:
+    async with pool_of(max_sandboxes=1, max_lifetime_s=1.0, acquire_timeout_s=20.0) as pool:
+        async with pool.slot() as slot:
+            await output(slot, "echo kept > note")
+            checkpoint = await slot.checkpoint()
+            await checkpoint.save(tmp_path / "x.hxcp")
+        await anyio.sleep(1.5)  # the age of the sandbox is the case
+        async with pool.slot() as ordinary, pool.slot(from_=checkpoint) as fork:
+            assert ordinary.sandbox == fork.sandbox == slot.sandbox
+            assert await output(ordinary, "ls") == ""
+            assert await output(fork, "cat note") == "kept\n"
+            loaded = await pool.load(tmp_path / "x.hxcp")
+        for each in (checkpoint, loaded):
+            await each.drop()
+        async with pool.slot() as later:
+            assert later.sandbox != slot.sandbox
 
 
 async def test_transfer_ends_with_its_cause(pool_of: Factory) -> None:
