@@ -214,8 +214,9 @@ class OpenSSH:
             self._forget_directory()  # the next connection makes its own
 
     def _forget_passphrase(self) -> None:
-        for name in ("passphrase", "askpass"):
-            (self._private() / name).unlink(missing_ok=True)
+        if self._directory is not None:
+            for name in ("passphrase", "askpass"):
+                (self._directory / name).unlink(missing_ok=True)
 
 
 def _write_anew(path: Path, text: str, mode: int) -> None:

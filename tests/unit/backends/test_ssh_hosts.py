@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -13,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_exec import BackendUnavailable, ConfigError, ExecError, LaunchError
+from hermes_exec import BackendUnavailable, ConfigError, ExecError, LaunchError, SandboxPool
 from hermes_exec.backends.ssh.config import SSHConfig
 from hermes_exec.backends.ssh.host import Host
 from hermes_exec.backends.ssh.hosts import Hosts
@@ -213,3 +215,16 @@ def test_sizes_are_those_of_the_sandboxes_that_come_whatever_went_before(
 
     found: dict[int, int] = Counter(slots[name] for name in anyio.run(history))
     assert found == fleet.config.sizes(sandboxes, 64)
+
+
+@pytest.fixture
+def unsafe_directory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir="/tmp") as path:  # the path of a longer one is not used
+        Path(path).chmod(0o777)
+        yield Path(path)
+
+
+async def test_unsafe_temporary_directory_is_one_error(unsafe_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(unsafe_directory))
+    with pytest.raises(ConfigError, match="set TMPDIR to another one"):
+        await SandboxPool("ssh", hosts="127.0.0.1").open()
