@@ -504,8 +504,8 @@ class Slot:
                 of its container, or has a limit of its disk; the message names the settings.
             SlotBusy: If a command or file call is under way, or a process runs and `processes` is "refuse". Nothing has
                 changed.
-            OSError: ENOSPC if the disk has no room for it, or if it exceeds `checkpoint_disk_mb`; the slot and its
-                processes continue.
+            OSError: ENOSPC if the disk has no room for it, or if it exceeds `checkpoint_disk_mb`; EFBIG for a copy of a
+                directory with more than about 200,000 directories. The slot and its processes continue.
             TimeoutError: If it took longer than `timeout_s`; there is no checkpoint.
         """
         self._scope.check()
@@ -527,7 +527,8 @@ class Slot:
             SlotClosed: If the checkpoint was dropped.
             OSError: If the checkpoint cannot be copied to the sandbox of the slot (no room, directories that are nested
                 too deeply); the slot continues.
-            LaunchError: If a command of its `on_fork` failed; the slot is closed.
+            LaunchError: If a command of its `on_fork` failed, or the disk has no room for the checkpoint's directories,
+                which are copied into the slot; the slot is closed.
             ExecError: If the slot could not be proven clean; it is quarantined and closed.
         """
         self._scope.check()

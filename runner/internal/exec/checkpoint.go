@@ -210,9 +210,6 @@ func explain(scope *command.Scope, err error) error {
 	if full := new(layers.FullError); errors.As(err, &full) {
 		return newFullError(err)
 	}
-	if errors.Is(err, layers.ErrTooLarge) {
-		return &ipc.Error{Kind: "too_large", Message: err.Error()}
-	}
 	return scope.Explain(err)
 }
 

@@ -5,8 +5,7 @@ import "errors"
 // ErrRefused is the error for an archive that holds anything that Pack does not write.
 var ErrRefused = errors.New("the archive of the layer is refused")
 
-// ErrTooLarge is the error for a layer beyond a Bound, or with so many directories or files with
-// several names that they take too much memory.
+// ErrTooLarge is the error for a layer beyond a Bound.
 var ErrTooLarge = errors.New("the layer is too large")
 
 // Bound is the most that a layer may hold. Zero means no bound.

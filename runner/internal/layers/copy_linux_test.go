@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -106,6 +108,26 @@ func TestBoundCountsNamesAndData(t *testing.T) {
 			removeTree(dir + "/to")
 		}
 	}
+}
+
+func TestTooManyDirectoriesInOneFail(t *testing.T) {
+	dir := layerDir(t)
+	for i := range 30 {
+		must(t, os.MkdirAll(fmt.Sprintf("%s/from/many/%d", dir, i), 0o755))
+	}
+	must(t, Copy(t.Context(), dir+"/from", dir+"/to", Bound{}))
+	before := maxNameBytes
+	defer func() { maxNameBytes = before }()
+	maxNameBytes = 20 * nameSize
+	_, measureErr := Measure(dir+"/from", Bound{})
+	_, packErr := Pack(t.Context(), dir+"/from", io.Discard)
+	for _, err := range []error{measureErr, packErr, Copy(t.Context(), dir+"/from", dir+"/more", Bound{})} {
+		var pathErr *fs.PathError
+		if !errors.As(err, &pathErr) || pathErr.Err != errTooMany || !strings.HasPrefix(pathErr.Path, "many/") {
+			t.Error(err)
+		}
+	}
+	requireGone(t, dir+"/more")
 }
 
 func TestMeasureStopsAtTheBound(t *testing.T) {

@@ -31,7 +31,7 @@ func (s *linkStore) add(dir int, name string, top int) error {
 		s.name, s.dir = at, fd
 	}
 	if s.count == maxLinked {
-		return ErrTooLarge
+		return errTooMany
 	}
 	if err := openat.Link(dir, name, s.dir, strconv.Itoa(s.count)); err != nil {
 		return err

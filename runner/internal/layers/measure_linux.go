@@ -51,7 +51,7 @@ func (m *measurer) entry(dir int, name string) error {
 			return nil
 		}
 		if len(m.linked) == maxLinked {
-			return ErrTooLarge
+			return errTooMany
 		}
 		m.linked[idOf(&st)] = struct{}{}
 	}

@@ -175,7 +175,7 @@ func (p *packer) file(dir int, name, path string, seen *syscall.Stat_t) error {
 	h := newHeader(tar.TypeReg, path, &st)
 	if seen.Nlink > 1 {
 		if len(p.links) == maxLinked {
-			return ErrTooLarge
+			return errTooMany
 		}
 		h.PAXRecords[recordLink] = strconv.Itoa(len(p.links))
 		p.links[idOf(seen)] = len(p.links)

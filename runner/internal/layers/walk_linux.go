@@ -11,13 +11,18 @@ import (
 )
 
 const (
-	// maxNameBytes bounds the names of directories that are held at once.
-	maxNameBytes = 64 << 20
 	// nameSize is the memory of a held directory besides the bytes of its name.
 	nameSize = 256
 	// maxLinked bounds the files with several names that are held at once.
 	maxLinked = 1 << 20
 )
+
+// maxNameBytes bounds the names of directories that are held at once.
+var maxNameBytes = 64 << 20
+
+// errTooMany is the error for a tree with so many directories in one, or files with several names,
+// that they take too much memory.
+const errTooMany = syscall.EFBIG
 
 // visitor receives the entries of a walk. Errors of the system become fs.PathError with a path
 // that begins below the layer.
@@ -143,7 +148,7 @@ func (w *walk) entry(d *directory, name string, kind byte, v visitor) error {
 		return v.entry(d.fd, name)
 	}
 	if w.nameBytes += len(name) + nameSize; w.nameBytes > maxNameBytes {
-		return ErrTooLarge
+		return errTooMany
 	}
 	last := len(w.pending) - 1
 	w.pending[last] = append(w.pending[last], name)

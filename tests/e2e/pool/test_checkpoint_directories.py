@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import errno
+import os
+from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import anyio
 import pytest
 
-from hermes_exec import ConfigError, Limits, SandboxPool, tools
+from hermes_exec import ConfigError, LaunchError, Limits, SandboxPool, SlotClosed, tools
 from hermes_exec.pool.checkpoints import INFO_S
+from tests.support.disks import empty, fill, small_disk
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -23,6 +27,14 @@ def pool_of(request: pytest.FixtureRequest) -> Factory:
         return partial(SandboxPool, "local", max_sandboxes=1, slots_per_sandbox=4)
     image = request.getfixturevalue("docker_image")("debian")
     return partial(SandboxPool, "docker", image=image, max_sandboxes=1, slots_per_sandbox=4, slot_root="shared")
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a disk")
+    with small_disk(tmp_path / "disk") as path:
+        yield path
 
 
 async def test_checkpoint_names_what_it_holds_and_what_not(pool_of: Factory) -> None:
@@ -105,6 +117,23 @@ async def test_slot_with_a_disk_of_its_own_has_no_checkpoint_of_directories() ->
     async with SandboxPool("local", slots_per_sandbox=2, slot_limits=Limits(disk_mb=50)) as pool, pool.slot() as slot:
         with pytest.raises(ConfigError, match="disk_mb"):
             await slot.checkpoint(holds="directories")
+
+
+async def test_restore_without_room_closes_the_slot_and_keeps_the_checkpoint(disk: Path) -> None:
+    async with SandboxPool("local", max_sandboxes=1, slots_per_sandbox=3, base_dir=str(disk)) as pool:
+        slot = await pool.acquire()
+        await slot.run("head -c 20000000 /dev/urandom > large; sha256sum large > sum", check=True)
+        checkpoint = await slot.checkpoint(holds="directories")
+        await slot.run("rm large", check=True)
+        fill(disk)
+        with pytest.raises(LaunchError, match=f"Errno {errno.ENOSPC}.*large"):
+            await slot.restore(checkpoint)
+        with pytest.raises(SlotClosed):
+            await slot.run("true")
+        await pool.release(slot)
+        empty(disk)
+        async with pool.slot(from_=checkpoint) as fork:
+            assert (await fork.run("sha256sum -c sum")).stdout == "large: OK\n"
 
 
 async def test_toolbox_continues_in_a_fork_of_directories(pool_of: Factory) -> None:
