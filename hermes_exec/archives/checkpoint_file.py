@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, NamedTuple, Self
+from typing import Any, BinaryIO, Literal, NamedTuple, Self
 
 from hermes_exec.errors import ConfigError
 
@@ -27,7 +27,31 @@ SUMS_NAME = "SHA256SUMS"
 MOST_FACTS_BYTES = 64 << 20
 PIECE_BYTES = 1 << 20
 MOST_LAYERS = 200
+ROLES = ("workspace", "home", "tmp", "var-tmp")
+"""The directories of a slot without a root of its own, by the names that they have in files and on the wire."""
 BLOCK = tarfile.BLOCKSIZE
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where the slot of a checkpoint of directories had them.
+
+    `paths` has those of `ROLES` that are at the same path in each slot. The others are in `dir`, the slot's own
+    directory on its host, with which the working directory and paths in sessions may begin.
+    """
+
+    dir: str
+    paths: Mapping[str, str]
+
+    @classmethod
+    def parse(cls, value: object) -> Origin:
+        """Parse the part of `checkpoint.json`. Raises ValueError."""
+        place, paths = (value.get("dir"), value.get("paths")) if isinstance(value, dict) else (None, None)
+        if not isinstance(place, str) or not isinstance(paths, dict) or not {*paths} <= {*ROLES}:
+            raise ValueError("origin is no description of a slot's directories")
+        if not all(isinstance(path, str) and path.startswith("/") for path in (place, *paths.values())):
+            raise ValueError("origin has a path that is not absolute")
+        return cls(place, paths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +59,8 @@ class CheckpointFacts:
     """The contents of `checkpoint.json`.
 
     `image_id` is the engine's id of the image, and `setup` a digest of the commands that had prepared its sandbox.
-    `layers` has the directories that each layer changes, the oldest first. `sessions` has, by their names in the
+    `layers` has the directories that each layer changes, the oldest first; of a checkpoint that holds directories, the
+    only layer has `ROLES`, and `origin` is not None. `sessions` has, by their names in the
     layers' sandbox, the ids and states of shell sessions, without variables.
     """
 
@@ -43,11 +68,12 @@ class CheckpointFacts:
     image_id: str
     setup: str
     workdir: str
-    holds: str
+    holds: Literal["root", "directories"]
     left_out: tuple[str, ...]
     on_fork: tuple[str, ...]
     layers: tuple[tuple[str, ...], ...]
     sessions: Mapping[str, Mapping[str, Any]] = field(repr=False)
+    origin: Origin | None = None
 
     def to_json(self) -> bytes:
         """Return the bytes of `checkpoint.json`."""
@@ -75,6 +101,8 @@ class CheckpointFacts:
             for each in sessions.values()
         ):
             raise ValueError("sessions is no mapping of states")
+        directories = tuple(_texts({"layers": layer}, "layers") for layer in layers)
+        _check_layers(facts["holds"], directories)
         return cls(
             image=facts["image"],
             image_id=facts["image_id"],
@@ -83,8 +111,9 @@ class CheckpointFacts:
             holds=facts["holds"],
             left_out=_texts(facts, "left_out"),
             on_fork=_texts(facts, "on_fork"),
-            layers=tuple(_texts({"layers": layer}, "layers") for layer in layers),
+            layers=directories,
             sessions=sessions,
+            origin=Origin.parse(facts.get("origin")) if facts["holds"] == "directories" else None,
         )
 
     def part_names(self) -> Iterator[tuple[int, int, str]]:
@@ -92,6 +121,17 @@ class CheckpointFacts:
         for layer, directories in enumerate(self.layers):
             for number in range(len(directories)):
                 yield layer, number, f"layers/{layer}/{number}.tar"
+
+
+def _check_layers(holds: str, layers: tuple[tuple[str, ...], ...]) -> None:
+    """Raise ValueError for directories that a checkpoint of this kind cannot have."""
+    if holds not in {"root", "directories"}:
+        raise ValueError(f"holds is {holds!r}, and neither 'root' nor 'directories'")
+    for layer in layers:
+        if holds == "root" and not all(each.startswith("/") for each in layer):
+            raise ValueError("layers has a directory of the root that is not absolute")
+    if holds == "directories" and (len(layers) != 1 or sorted(layers[0]) != sorted(ROLES)):
+        raise ValueError(f"layers is not one layer with {', '.join(ROLES)}")
 
 
 def _texts(facts: Mapping[str, Any], name: str) -> tuple[str, ...]:

@@ -68,6 +68,7 @@ def export_image(
     try:
         (directory / "blobs" / "sha256").mkdir(parents=True)
         with CheckpointReader(file) as reader:
+            validate_holds(reader.facts.holds, str(reader.path))
             reader.verify()
             left_out = _write_layout(reader, directory, Path(base))
         if path.suffix == ".tar":
@@ -80,6 +81,15 @@ def export_image(
         shutil.rmtree(directory, ignore_errors=True)
         whole.unlink(missing_ok=True)
     return left_out
+
+
+def validate_holds(holds: str, name: str) -> None:
+    """Raise ConfigError if a checkpoint with this name holds directories, which are no change of an image."""
+    if holds != "root":
+        raise ConfigError(
+            f"{name} holds the directories of a slot, whose paths and user are none of an image: an image needs a "
+            "checkpoint of a slot with a root of its own (backend 'docker' or 'singularity', slot_root='own')"
+        )
 
 
 def _write_layout(reader: CheckpointReader, directory: Path, base: Path) -> list[str]:

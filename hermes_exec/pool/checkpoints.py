@@ -172,8 +172,6 @@ class Checkpoints:
 
     async def save(self, checkpoint: Checkpoint, path: str | PathLike[str]) -> None:
         """Implement `Checkpoint.save`."""
-        if checkpoint.holds == "directories":
-            raise ConfigError("a checkpoint of directories cannot be saved: use a slot with a root of its own")
         await self.write(checkpoint, path)
 
     def find(self, checkpoint: Checkpoint) -> StoredCheckpoint:
@@ -467,10 +465,15 @@ class SlotCheckpoints:
         await self.store.restore(self.slot_id, checkpoint)
 
 
-def check_template(template: Template, holds: Holds | None = None) -> None:
-    """Raise ConfigError if no slot of a template can have such checkpoints; the message names the settings."""
+def check_disk(template: Template) -> None:
+    """Raise ConfigError if slots of a template have limits of their disks, with which they have no checkpoints."""
     if template.config.slot_limits.disk_mb is not None:
         raise ConfigError(_OWN_DISK)
+
+
+def check_template(template: Template, holds: Holds | None = None) -> None:
+    """Raise ConfigError if no slot of a template can have such checkpoints; the message names the settings."""
+    check_disk(template)
     if template.own_roots.enabled:
         if holds == "directories":
             raise ConfigError(_WHOLE_ROOT)

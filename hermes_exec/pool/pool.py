@@ -482,7 +482,8 @@ class SandboxPool:
 
         Raises:
             ConfigError: If it is no such file or is damaged, if an entry is refused (the message has its name), or if
-                the slots have another image or no root of their own.
+                the slots have another image, no root of their own for the file of a root, or other paths of their
+                directories for the file of directories.
             OSError: If it cannot be read, or a disk has no room. Otherwise as `prewarm`.
         """
         from hermes_exec.pool.saved import load_checkpoint

@@ -36,7 +36,7 @@ class CheckpointContents:
     workdir: WireBytes
     sessions: Mapping[str, Mapping[str, Any]]
     origin: Mapping[str, Any] | None
-    """Of a checkpoint of directories: the owner and the path of its slot's files."""
+    """Of a checkpoint of directories: where its slot had them."""
 
     @classmethod
     def parse(cls, answer: Mapping[str, Any]) -> CheckpointContents:

@@ -61,8 +61,7 @@ class CheckpointAnswer:
     """The directories of the sessions, by their ids on the wire."""
     killed: KillReceipt | None
     copied: bool = False
-    directories: tuple[str, ...] = ()
-    """The directories that the checkpoint holds; empty if it holds the root."""
+    holds: Holds = "root"
     left_out: tuple[str, ...] = ()
     """Files that it does not hold besides `ALWAYS_LEFT_OUT`: outside of the directories, and entries with reasons."""
 
@@ -74,7 +73,8 @@ class CheckpointAnswer:
         killed, directories = optional_receipt(answer.get("killed")), texts(answer, "directories")
         outside = (f"files outside of {', '.join(directories)}",) if directories else ()
         left_out = (*outside, *map(printable, texts(answer, "left_out")))
-        return cls(workdir, sessions, killed, answer.get("copied") is True, directories, left_out)
+        holds: Holds = "directories" if directories else "root"
+        return cls(workdir, sessions, killed, answer.get("copied") is True, holds, left_out)
 
 
 class Checkpoint:
@@ -108,7 +108,7 @@ class Checkpoint:
         self.image = image
         self.workdir = answer.workdir
         self.sessions: Mapping[str, str] = {session_ids.get(wire, wire): cwd for wire, cwd in answer.sessions.items()}
-        self.holds: Holds = "directories" if answer.directories else "root"
+        self.holds: Holds = answer.holds
         self.left_out = left_out
         self.killed = answer.killed
         self.copied = answer.copied
@@ -142,14 +142,14 @@ class Checkpoint:
     async def save(self, path: str | PathLike[str]) -> None:
         """Write the checkpoint into a file of this host, from which `SandboxPool.load` makes a checkpoint again.
 
-        The file has the layers over the image, not the image. Of the shell sessions it has directories, functions,
-        aliases and options, but no variable and no environment: the slots that continue them give them their own.
+        The file has the layers over the image, not the image; or the slot's directories, if the checkpoint holds these.
+        Of the shell sessions it has directories, functions, aliases and options, but no variable and no environment:
+        the slots that continue them give them their own.
         Files of the slot are in it as they are, secrets included, so only its owner may read the file. Saved states of
         a Toolbox are not in it. The file appears under its name when it is complete; after an error or a cancellation,
         nothing is left.
 
         Raises:
-            ConfigError: If it holds directories only.
             OSError: If the file cannot be written, or directories are nested more than 500 deep (ENAMETOOLONG).
             SlotClosed: If the checkpoint was dropped. CheckpointLost: If its sandboxes have ended.
         """
@@ -167,10 +167,11 @@ class Checkpoint:
 
         Raises:
             FileExistsError: If `target` exists.
-            ConfigError: If `base` is no image. Otherwise as `save`.
+            ConfigError: If `base` is no image, or the checkpoint holds directories only. Otherwise as `save`.
         """
-        from hermes_exec.archives.oci import export_image
+        from hermes_exec.archives.oci import export_image, validate_holds
 
+        validate_holds(self.holds, f"the checkpoint {self.id}")
         path = Path(target)
         saved = path.with_name(f".{path.name}.{token_hex(8)}.hxcp")
         await self.save(saved)

@@ -11,11 +11,12 @@ import typer
 from hermes_exec.cli.kit import exits
 from hermes_exec.cli.kit.interrupt import run_async
 from hermes_exec.cli.kit.output import emit_json, printable, say
-from hermes_exec.cli.kit.pools import AsJson, Backend, Config, Image, Options, Profile, pool_of, settings_of
+from hermes_exec.cli.kit.pools import AsJson, Backend, Config, Image, Options, Profile, has_images, pool_of, settings_of
 
 if TYPE_CHECKING:
     from hermes_exec.archives.checkpoint_file import CheckpointReader
     from hermes_exec.pool.pool import SandboxPool
+    from hermes_exec.slot.checkpoint import Holds
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="File of a checkpoint.")]
 
@@ -37,25 +38,35 @@ def save(
 ) -> None:
     """Run a command that prepares a slot, and save the slot's changes.
 
+    Of slots without a root of their own, as on local and ssh, these are workspace, home and temporary directories only.
+
     Exit codes: that of the command if it is not 0; then nothing is saved. Otherwise as all commands.
     """
     from hermes_exec.archives.checkpoint_file import validate_target
 
     validate_target(file)
-    settings = {"slot_root": "own", **settings_of(backend, image, config, option, profile)}
+    settings = settings_of(backend, image, config, option, profile)
+    if has_images(settings):
+        settings = {"slot_root": "own", **settings}
+    holds: Holds = "root" if settings.get("slot_root") == "own" else "directories"
     script: str | list[str] = command[0] if len(command) == 1 else command
-    raise typer.Exit(run_async(lambda: _save(pool_of(settings), file, script, timeout_s)))
+    raise typer.Exit(run_async(lambda: _save(pool_of(settings), file, script, timeout_s, holds)))
 
 
-async def _save(pool: SandboxPool, file: Path, script: str | list[str], timeout_s: float) -> int:
+async def _save(pool: SandboxPool, file: Path, script: str | list[str], timeout_s: float, holds: Holds) -> int:
+    from hermes_exec.slot.checkpoint import ALWAYS_LEFT_OUT
+
     async with pool, pool.slot() as slot:
         result = await slot.run(script, timeout_s=timeout_s, on_output=_pass_on)
         if not result.ok:
             why = f"timed out after {result.duration_s:.1f} s" if result.timed_out else result.reason
             say(f"nothing is saved, because the command failed{f': {why}' if why else ''}")
             return result.exit_code or exits.TIMED_OUT
-        async with await slot.checkpoint(processes="end") as checkpoint:
+        async with await slot.checkpoint(processes="end", holds=holds) as checkpoint:
             await checkpoint.save(file)
+            for line in checkpoint.left_out if holds == "directories" else ():
+                if line not in ALWAYS_LEFT_OUT:
+                    say(f"left out: {line}")
     return 0
 
 
@@ -76,7 +87,7 @@ def show(file: File, as_json: AsJson = False) -> None:
     for name, value in facts.items():
         lines = value if isinstance(value, list) else [value]
         for number, line in enumerate(lines or ["-"]):
-            typer.echo(f"{name if number == 0 else '':<10}{printable(str(line))}")
+            typer.echo(f"{name if number == 0 else '':<10}{printable(str(line)) or '-'}")
 
 
 def _describe(reader: CheckpointReader) -> dict[str, object]:

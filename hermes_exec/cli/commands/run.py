@@ -23,6 +23,7 @@ from hermes_exec.cli.kit.pools import (
     Options,
     Profile,
     TraceTo,
+    has_images,
     make_pool,
     pool_of,
     settings_of,
@@ -89,7 +90,13 @@ def _pool_for_forks(file: Path, settings: dict[str, Any], slots: int, **more: An
     from hermes_exec.archives.checkpoint_file import CheckpointReader
 
     with CheckpointReader(file) as reader:
-        settings = {"image": reader.facts.image, "slot_root": "own", "slots_per_sandbox": slots, **settings}
+        facts = reader.facts
+    defaults: dict[str, Any] = {"slots_per_sandbox": slots}
+    if has_images(settings):
+        root = "own" if facts.holds == "root" else "shared"
+        least = 1 if root == "own" else 2  # one slot alone has the whole sandbox
+        defaults = {"image": facts.image, "slot_root": root, "slots_per_sandbox": max(slots, least)}
+    settings = {**defaults, **settings}
     return pool_of(settings, **more)
 
 

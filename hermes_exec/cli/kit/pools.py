@@ -141,6 +141,17 @@ def settings_of(
     return settings | own
 
 
+def has_images(settings: Mapping[str, Any]) -> bool:
+    """Return whether sandboxes of the backend in a pool's settings have images; otherwise they are existing machines.
+
+    Raises:
+        ConfigError: If there is no such backend.
+    """
+    from hermes_exec.backends.registry import config_type
+
+    return "image" in config_type(str(settings.get("backend", "local"))).model_fields
+
+
 def parse_options(options: list[str] | None) -> dict[str, Any]:
     """Return `NAME=VALUE` texts as a mapping; values are read as YAML (`8`, `true`, `[a, b]`, `{cpus: 2}`).
 

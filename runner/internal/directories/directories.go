@@ -1,12 +1,15 @@
 package directories
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
@@ -81,6 +84,50 @@ func (d *Directories) Paths() []ipc.Bytes {
 	return paths
 }
 
+// Layout describes where a slot sees its directories.
+type Layout struct {
+	// Dir is the runner's directory of the slot. Directories that Paths lacks are in it.
+	Dir ipc.Bytes `json:"dir"`
+	// Paths has the directories, by their names, that are at the same path in each slot.
+	Paths map[string]ipc.Bytes `json:"paths"`
+}
+
+// Layout returns where the slot sees its directories.
+func (d *Directories) Layout() Layout {
+	paths := map[string]ipc.Bytes{}
+	for n, path := range d.Paths() {
+		if !strings.HasPrefix(string(path), d.Dir+"/") {
+			paths[Names[n]] = path
+		}
+	}
+	return Layout{ipc.Bytes(d.Dir), paths}
+}
+
+// Validate returns why a layout cannot be of a slot.
+func (l Layout) Validate() error {
+	for name, path := range l.Paths {
+		if !slices.Contains(Names, name) || !filepath.IsAbs(string(path)) {
+			return fmt.Errorf("a slot has no directory %q at %q", name, path)
+		}
+	}
+	if dir := string(l.Dir); !filepath.IsAbs(dir) || filepath.Clean(dir) != dir || dir == "/" {
+		return fmt.Errorf("%q is no directory of a slot", dir)
+	}
+	return nil
+}
+
+// CheckFits returns why a slot with another layout cannot have the directories of this one.
+func (l Layout) CheckFits(other Layout) error {
+	at := func(path ipc.Bytes) string { return cmp.Or(string(path), "a path of its own") }
+	for _, name := range Names {
+		if from, to := l.Paths[name], other.Paths[name]; from != to {
+			return &ipc.Error{Kind: "other_root", Message: fmt.Sprintf(
+				"the slot of the checkpoint has its directory %s at %s, and this slot at %s", name, at(from), at(to))}
+		}
+	}
+	return nil
+}
+
 // owners returns what becomes of the owners of entries in a copy.
 func (d *Directories) owners(from, to layers.Owner) layers.Owners {
 	return layers.Owners{From: from, To: to, Others: d.IsRoot}
@@ -117,7 +164,7 @@ func (d *Directories) add(store *layers.Store, limit int64) (*layers.Layer, erro
 }
 
 func (d *Directories) copyTo(ctx context.Context, layer *layers.Layer) error {
-	layer.Owner = d.Owner
+	layer.Owner = &d.Owner
 	count := 0
 	for n, name := range Names {
 		skipped, err := layers.CopyOwned(ctx, filepath.Join(d.Dir, name), layer.Path(n), d.owners(d.Owner, d.Owner))
@@ -164,7 +211,7 @@ func (d *Directories) Fill(ctx context.Context, layer *layers.Layer) error {
 		if err := os.Remove(dir); err != nil {
 			return err
 		}
-		skipped, err := layers.CopyOwned(ctx, layer.Path(n), dir, d.owners(layer.Owner, d.Owner))
+		skipped, err := layers.CopyOwned(ctx, layer.Path(n), dir, d.owners(*layer.Owner, d.Owner))
 		if err != nil {
 			return d.explain(err, n)
 		}

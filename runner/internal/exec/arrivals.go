@@ -30,15 +30,19 @@ type partID struct {
 
 func newArrivals() *arrivals { return &arrivals{all: map[string]*arrival{}} }
 
-// begin returns the layer for the changes to directory number of the image, or nil if it has them.
-// finish must follow, with the result.
-func (s *arrivals) begin(store *layers.Store, checkpoint, name string, number int) (layer *layers.Layer,
+// begin returns the layer for the changes to directory number of the image, or for a copy of the slot's
+// directory of this number, if it is owned; nil if it has them. finish must follow, with the result.
+func (s *arrivals) begin(store *layers.Store, checkpoint, name string, number int, owned bool) (layer *layers.Layer,
 	finish func(complete bool) error, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	a := s.all[checkpoint]
 	if a == nil {
 		a = &arrival{layers: map[string]*layers.Layer{}, parts: map[partID]bool{}}
+	}
+	layer = a.layers[name]
+	if layer != nil && owned != (layer.Owner != nil) {
+		return nil, nil, channel.BadRequest("layer %q has changes to the root and directories of a slot", name)
 	}
 	part := partID{name, number}
 	switch complete, exists := a.parts[part]; {
@@ -47,13 +51,16 @@ func (s *arrivals) begin(store *layers.Store, checkpoint, name string, number in
 	case exists:
 		return nil, nil, channel.BadRequest("layer %q is being received already", name)
 	}
-	layer = a.layers[name]
 	if layer == nil {
 		if len(a.layers) == layers.MaxStack {
 			return nil, nil, channel.BadRequest("checkpoint %q has %d layers already", checkpoint, layers.MaxStack)
 		}
 		if layer, err = store.Add(); err != nil {
 			return nil, nil, ipc.OSError("checkpoint", store.Dir, err)
+		}
+		if owned {
+			owner := layers.RunnerOwner()
+			layer.Owner = &owner
 		}
 		a.layers[name] = layer
 	}

@@ -150,7 +150,9 @@ func (r *Runner) makeCheckpoint(ctx context.Context, p checkpointParams, cp *che
 	workdir := scope.Agent().Workdir()
 	cp.result = checkpointResult{Sessions: saved.Places(), Workdir: ipc.Bytes(workdir), Copied: true}
 	cp.holds = p.Holds
-	cp.result.Directories, cp.dir = layered.Directories()
+	if d := layered.Directories(); d != nil {
+		cp.result.Directories, cp.layout = d.Paths(), d.Layout()
+	}
 	ends, canFreeze := p.Processes == endProcesses, p.Holds == directories.HoldsRoot
 	switch agent := scope.Agent(); {
 	case ends && canFreeze:
@@ -292,6 +294,14 @@ func (r *Runner) slotRestore(c *channel.Conversation, params json.RawMessage) (a
 	if err != nil {
 		return nil, err
 	}
+	var move session.Move
+	if d := layered.Directories(); d != nil {
+		layout := d.Layout()
+		if err := cp.layout.CheckFits(layout); err != nil {
+			return nil, err
+		}
+		move = session.Move{From: string(cp.layout.Dir), To: string(layout.Dir)}
+	}
 	stack, err := cp.startStack(c.Ctx)
 	if err != nil {
 		return nil, err
@@ -301,8 +311,6 @@ func (r *Runner) slotRestore(c *channel.Conversation, params json.RawMessage) (a
 		return nil, errors.Join(err, stack.Release())
 	}
 	defer done()
-	_, dir := layered.Directories()
-	move := session.Move{From: cp.dir, To: dir}
 	workdir := move.Text(string(cp.result.Workdir))
 	var agent *link.Agent
 	adopt := func(renewed *link.Agent) {

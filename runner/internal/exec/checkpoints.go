@@ -26,8 +26,8 @@ type checkpoint struct {
 	stack    layers.Stack // one use of each
 	fewer    fewerLayers
 	sessions sessions.Saved
-	holds    string // directories.HoldsRoot or directories.HoldsDirectories
-	dir      string // of its slot
+	holds    string             // directories.HoldsRoot or directories.HoldsDirectories
+	layout   directories.Layout // of a slot's directories
 
 	uses int // by the driver until it drops the checkpoint, by slots that begin with it, and by requests
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"hermes-exec/runner/internal/testdriver"
+	"hermes-exec/runner/internal/wire"
 )
 
 // openHost is a runner on a host, with slots without roots of their own.
@@ -186,9 +187,102 @@ func TestCheckpointOfDirectoriesMovesToAnotherSandbox(t *testing.T) {
 			if left := two.layers(); len(left) > 0 {
 				t.Error(left)
 			}
-			p := testdriver.Params{"checkpoint": "none", "layers": []any{}, "workdir": "/", "sessions": map[string]any{},
-				"origin": map[string]any{"uid": 0, "gid": 0, "dir": "/x"}}
-			two.Fails("bad_request", "checkpoint.put", p)
 		})
+	}
+}
+
+func TestCheckpointOfDirectoriesIsOneLayerOfDirectories(t *testing.T) {
+	one, two := openHost(t, "none", "a"), openHost(t, "none", "b")
+	one.out("a", "echo held > file")
+	one.hold("a", "cp", "keep")
+	c := one.get("cp", true)
+	archive := one.getLayer("cp", c.Layers[0].Layer, "workspace")
+	put := func(id string) {
+		t.Helper()
+		k := two.beginPut(id, "1", "workspace", 1<<30)
+		k.Send(archive, true)
+		if err := k.Finish(nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	layer := map[string]string{"put": "1"}
+	with := func(id string, origin any, layers ...any) testdriver.Params {
+		p := testdriver.Params{"checkpoint": id, "layers": layers, "workdir": c.Workdir, "sessions": c.Sessions}
+		if origin != nil {
+			p["origin"] = origin
+		}
+		return p
+	}
+	put("cp")
+	for name, p := range map[string]testdriver.Params{
+		"no layers":           with("cp", c.Origin),
+		"two layers":          with("cp", c.Origin, layer, layer),
+		"no directory":        with("cp", map[string]any{"dir": "", "paths": map[string]string{}}, layer),
+		"the whole root":      with("cp", map[string]any{"dir": "/", "paths": map[string]string{}}, layer),
+		"a name with parents": with("cp", map[string]any{"dir": "/x/..", "paths": map[string]string{}}, layer),
+		"another directory":   with("cp", map[string]any{"dir": "/x", "paths": map[string]string{"etc": "/etc"}}, layer),
+		"a relative path":     with("cp", map[string]any{"dir": "/x", "paths": map[string]string{"home": "h"}}, layer),
+	} {
+		if err := two.Fails("bad_request", "checkpoint.put", p); err.Message == "" {
+			t.Error(name)
+		}
+	}
+	two.Call("checkpoint.put", with("cp", c.Origin, layer), nil)
+	two.restore("b", "cp")
+	if out := two.out("b", "cat file"); out != "held" {
+		t.Errorf("%q", out)
+	}
+	put("fixed")
+	fixed := map[string]any{"dir": "/x", "paths": map[string]string{"home": "/home/slot"}}
+	two.Call("checkpoint.put", with("fixed", fixed, layer), nil)
+	err := two.Fails("other_root", "slot.restore", testdriver.Params{"slot": "b", "checkpoint": "fixed"})
+	if !strings.Contains(err.Message, "home at /home/slot") {
+		t.Error(err.Message)
+	}
+	if out := two.out("b", "cat file"); out != "held" {
+		t.Errorf("%q after a refused restore", out)
+	}
+}
+
+func TestInTheSandboxLayersOfDirectoriesAreNoneOfTheRoot(t *testing.T) {
+	s := openSandbox(t, "own")
+	s.out("own", "echo mine > mine")
+	s.checkpoint("own", "root", "keep")
+	s.Call("slot.create", testdriver.Params{"slot": "host", "level": "none", "floor": "none", "network": true,
+		"private_root": true}, nil)
+	s.out("host", "mkdir x; ln -s /etc x/proc")
+	held := s.hold("host", "directories", "keep")
+	root, directories := s.get("root", true), s.get("directories", true)
+	put := func(from, layer, directory, name string) *wire.Error {
+		t.Helper()
+		k := s.beginPut("made", name, directory, 1<<30)
+		k.Send(s.getLayer(from, layer, directory), true)
+		return k.Finish(nil)
+	}
+	whole := root.Layers[0]
+	with := func(origin any, layer map[string]string) testdriver.Params {
+		p := testdriver.Params{"checkpoint": "made", "layers": []any{layer}, "workdir": "/", "sessions": map[string]any{}}
+		if origin != nil {
+			p["origin"] = origin
+		}
+		return p
+	}
+	for _, p := range []testdriver.Params{
+		with(nil, map[string]string{"put": "2"}), with(nil, map[string]string{"have": held.Layers[0]}),
+		with(directories.Origin, map[string]string{"put": "1"}), with(directories.Origin, map[string]string{"have": whole.Layer}),
+	} {
+		if err := put("root", whole.Layer, whole.Directories[0], "1"); err != nil {
+			t.Fatal(err)
+		}
+		if err := put("directories", held.Layers[0], "workspace", "1"); err == nil || err.Kind != "bad_request" {
+			t.Errorf("a part of another kind: %v", err)
+		}
+		if err := put("directories", held.Layers[0], "workspace", "2"); err != nil {
+			t.Fatal(err)
+		}
+		s.Fails("bad_request", "checkpoint.put", p)
+		if left := s.layers(); len(left) != 2 {
+			t.Errorf("%v are left", left)
+		}
 	}
 }

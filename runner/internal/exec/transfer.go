@@ -48,15 +48,9 @@ func checkpointGet(r *Runner, c *channel.Conversation, params json.RawMessage) (
 	result := map[string]any{"layers": contents, "workdir": cp.result.Workdir,
 		"sessions": cp.sessions.Export(p.Variables)}
 	if cp.holds == directories.HoldsDirectories {
-		result["origin"] = origin{Owner: cp.stack[0].Owner, Dir: ipc.Bytes(cp.dir)}
+		result["origin"] = cp.layout
 	}
 	return result, nil
-}
-
-// origin describes the files of a checkpoint of directories.
-type origin struct {
-	layers.Owner
-	Dir ipc.Bytes `json:"dir"` // the runner's directory of the slot
 }
 
 // layerNames returns the store of layers of a sandbox, and the names of the directories to which layers
@@ -120,7 +114,7 @@ func layerGet(r *Runner, c *channel.Conversation, params json.RawMessage) (any, 
 	}
 	sent := &sender{c: c}
 	out := bufio.NewWriterSize(sent, wire.MaxData)
-	skipped, err := layers.Pack(c.Ctx, cp.stack[at].Path(number), out)
+	skipped, err := layers.Pack(c.Ctx, cp.stack[at].Path(number), cp.stack[at].Owner, out)
 	if err := errors.Join(err, out.Flush()); err != nil {
 		return nil, err
 	}
@@ -168,11 +162,12 @@ func layerPut(r *Runner, c *channel.Conversation, params json.RawMessage) (any, 
 	if r.checkpoints.isKnown(p.Checkpoint) {
 		return nil, nil
 	}
-	layer, finish, err := r.arrivals.begin(store, p.Checkpoint, p.Layer, number)
+	layer, finish, err := r.arrivals.begin(store, p.Checkpoint, p.Layer, number, image == nil)
 	if err != nil || layer == nil {
 		return nil, err
 	}
-	limits := layers.Limits{Bound: layers.Bound{Bytes: p.Limit, Entries: int(p.Limit/blockSize) + 1}}
+	limits := layers.Limits{Bound: layers.Bound{Bytes: p.Limit, Entries: int(p.Limit/blockSize) + 1},
+		Owned: image == nil}
 	if image != nil {
 		limits.Directories = image.MountPoints(string(p.Directory))
 	}
@@ -221,13 +216,18 @@ func checkpointPut(r *Runner, _ *channel.Conversation, params json.RawMessage) (
 		Limit      int64                     `json:"limit"`
 		Workdir    ipc.Bytes                 `json:"workdir"`
 		Sessions   map[string]sessions.State `json:"sessions"`
-		Origin     *origin                   `json:"origin"`
+		Origin     *directories.Layout       `json:"origin"`
 	}
 	if err := channel.Decode(params, &p); err != nil {
 		return nil, err
 	}
-	if p.Origin != nil && len(p.Layers) != 1 {
-		return nil, channel.BadRequest("a checkpoint of directories has one layer, not %d", len(p.Layers))
+	if p.Origin != nil {
+		if len(p.Layers) != 1 {
+			return nil, channel.BadRequest("a checkpoint of directories has one layer, not %d", len(p.Layers))
+		}
+		if err := p.Origin.Validate(); err != nil {
+			return nil, channel.BadRequest("checkpoint.put: %v", err)
+		}
 	}
 	if !slots.IsID(p.Checkpoint) || len(p.Layers) > layers.MaxStack || len(p.Workdir) == 0 || p.Workdir[0] != '/' {
 		return nil, channel.BadRequest("checkpoint.put needs an id, an absolute workdir and at most %d layers",
@@ -242,12 +242,9 @@ func checkpointPut(r *Runner, _ *channel.Conversation, params json.RawMessage) (
 		return map[string]any{"layers": cp.result.Layers}, cp.err
 	}
 	if p.Origin != nil {
-		cp.holds, cp.dir = directories.HoldsDirectories, string(p.Origin.Dir)
+		cp.holds, cp.layout = directories.HoldsDirectories, *p.Origin
 	}
 	err = assemble(r, cp, p.Layers, p.Limit)
-	if err == nil && p.Origin != nil && p.Layers[0].Put != "" {
-		cp.stack[0].Owner = p.Origin.Owner
-	}
 	if err == nil {
 		if cp.sessions, err = r.sessions.Import(p.Sessions); err != nil {
 			err = errors.Join(err, cp.stack.Release())
@@ -285,6 +282,10 @@ func assemble(r *Runner, cp *checkpoint, names []layerName, limit int64) error {
 			return errors.Join(errNoCheckpoint, cp.stack.Release())
 		}
 		cp.stack = cp.stack.With(layer)
+		if (layer.Owner != nil) != (cp.holds == directories.HoldsDirectories) {
+			err := channel.BadRequest("a checkpoint of the root has no layers of directories, and the reverse")
+			return errors.Join(err, cp.stack.Release())
+		}
 	}
 	if err := store.CheckLimit(limit); err != nil {
 		return errors.Join(newFullError(err), cp.stack.Release())

@@ -17,6 +17,9 @@ import (
 //     Its body begins with the offset and the length of each part, as 64-bit big-endian numbers.
 //
 // A whiteout is the character device 0:0.
+//
+// In the archive of a copy of a slot's directories, the slot's user and group have the number 0, for it
+// has another one in each slot. It has no whiteouts, and all of its attributes are the tenant's.
 const (
 	recordXattr = "LIBARCHIVE.xattr."
 	recordLink  = "HERMES.link"

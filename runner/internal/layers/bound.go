@@ -1,6 +1,9 @@
 package layers
 
-import "errors"
+import (
+	"errors"
+	"os"
+)
 
 // ErrRefused is the error for an archive that holds anything that Pack does not write.
 var ErrRefused = errors.New("the archive of the layer is refused")
@@ -30,6 +33,9 @@ type Limits struct {
 	// Directories are paths in the layer at which nothing but directories may be, such as those of
 	// mount points: a link there would lead a mount elsewhere.
 	Directories []string
+	// Owned: the archive is of a copy of a slot's directories. Its files get the user of the runner as
+	// their owner.
+	Owned bool
 }
 
 // Skipped is what an archive or a copy lacks.
@@ -39,10 +45,10 @@ type Skipped struct {
 }
 
 // Owner is a user with its group.
-type Owner struct {
-	UID int `json:"uid"`
-	GID int `json:"gid"`
-}
+type Owner struct{ UID, GID int }
+
+// RunnerOwner returns the user of the runner.
+func RunnerOwner() Owner { return Owner{UID: os.Geteuid(), GID: os.Getegid()} }
 
 // Owners is what becomes of the owners of entries in a copy.
 type Owners struct {

@@ -183,7 +183,7 @@ func FuzzUnpack(f *testing.F) {
 		err := Unpack(t.Context(), bytes.NewReader(archive), dir+"/layer", limits)
 		if err != nil {
 			requireGone(t, dir+"/layer")
-		} else if _, err := Pack(t.Context(), dir+"/layer", io.Discard); err != nil {
+		} else if _, err := Pack(t.Context(), dir+"/layer", nil, io.Discard); err != nil {
 			t.Error(err)
 		}
 		entries, err := os.ReadDir(dir)

@@ -28,7 +28,7 @@ func CopyOwned(context.Context, string, string, Owners) (Skipped, error) {
 func mergeUppers(context.Context, []string, string) error { return errors.ErrUnsupported }
 
 // Pack is unsupported on this system.
-func Pack(context.Context, string, io.Writer) (Skipped, error) {
+func Pack(context.Context, string, *Owner, io.Writer) (Skipped, error) {
 	return Skipped{}, errors.ErrUnsupported
 }
 

@@ -1,12 +1,16 @@
 package layers
 
 import (
+	"archive/tar"
+	"bytes"
+	"errors"
 	"maps"
 	"os"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 const (
@@ -138,6 +142,73 @@ func TestFilesWithoutCapabilitiesInAnOwnedCopy(t *testing.T) {
 		if strings.Contains(line, "security.capability") {
 			t.Errorf("%s: %s", name, line)
 		}
+	}
+}
+
+// packOwned returns the archive of a copy of directories with an owner.
+func packOwned(t *testing.T, dir string, owner Owner) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	skipped, err := Pack(t.Context(), dir, &owner, &out)
+	if err != nil || skipped.Count > 0 {
+		t.Fatal(err, skipped)
+	}
+	return out.Bytes()
+}
+
+func TestArchiveOfAnOwnedCopyNamesNoUser(t *testing.T) {
+	needsRoot(t)
+	dir := layerDir(t)
+	makeTree(t, dir+"/from")
+	for _, whiteout := range []string{"/from/a/b/removed", "/from/a/b/removed too"} {
+		must(t, os.Remove(dir+whiteout))
+	}
+	must(t, syscall.Setxattr(dir+"/from/a/large", overlayPrefix+"redirect", []byte("/of the tenant"), 0))
+	give(t, dir+"/from", parent)
+	archive := packOwned(t, dir+"/from", Owner{parent, parent})
+	must(t, Unpack(t.Context(), bytes.NewReader(archive), dir+"/to", Limits{Owned: true}))
+	give(t, dir+"/to", parent)
+	requireEqual(t, describe(t, dir+"/from"), describe(t, dir+"/to"))
+	if line := describe(t, dir+"/to")["a/large"]; !strings.Contains(line, "user.overlay.redirect") {
+		t.Error(line)
+	}
+	// What a tenant that is root has made of others keeps its owners.
+	must(t, os.Lchown(dir+"/from/a/large", 7, 8))
+	must(t, os.Lchown(dir+"/from/a/b", 0, 8))
+	give(t, dir+"/to", 0)
+	must(t, os.Lchown(dir+"/from", 0, 0))
+	must(t, Unpack(t.Context(), bytes.NewReader(packOwned(t, dir+"/from", Owner{})), dir+"/all", Limits{Owned: true}))
+	requireEqual(t, describe(t, dir+"/from"), describe(t, dir+"/all"))
+}
+
+func TestOwnedArchiveWithAnythingElseIsRefused(t *testing.T) {
+	dir := layerDir(t)
+	top := header(tar.TypeDir, "./")
+	other := func(e entry) entry { return change(e, func(h *tar.Header) { h.Uid = 4711 }) }
+	device := change(header(tar.TypeChar, "null"), func(h *tar.Header) { h.Devmajor, h.Devminor = 1, 3 })
+	for name, entries := range map[string][]entry{
+		"whiteout":                   {top, header(tar.TypeChar, "a")},
+		"device":                     {top, device},
+		"parent":                     {top, header(tar.TypeReg, "../a")},
+		"directory of another user":  {other(top), header(tar.TypeReg, "a")},
+		"attribute of the system":    {top, header(tar.TypeReg, "a", recordXattr+"trusted.a", "eA==")},
+		"through a link":             {top, link(tar.TypeSymlink, "a", "/tmp"), header(tar.TypeReg, "a/file")},
+		"hard link to something old": {top, link(tar.TypeLink, "a", "/etc/passwd")},
+	} {
+		var archive bytes.Buffer
+		out := tar.NewWriter(&archive)
+		for _, e := range entries {
+			h := e.Header
+			h.Format, h.AccessTime, h.ModTime = tar.FormatPAX, time.Unix(1, 0), time.Unix(1, 5)
+			must(t, out.WriteHeader(&h))
+		}
+		must(t, out.Close())
+		err := Unpack(t.Context(), &archive, dir+"/layer", Limits{Owned: true})
+		if !errors.Is(err, ErrRefused) {
+			t.Errorf("%s: %v", name, err)
+		}
+		requireGone(t, dir+"/layer")
+		removeTree(dir + "/layer")
 	}
 }
 

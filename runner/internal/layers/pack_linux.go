@@ -16,12 +16,15 @@ import (
 	"hermes-exec/runner/internal/openat"
 )
 
-// Pack writes the upper directory dir as an archive, and returns what it has left out: extended
-// attributes of more than 128 KiB on one entry. Directories nested more than 500 levels deep fail
-// with ENAMETOOLONG. A file that becomes shorter meanwhile is filled with zeros.
-func Pack(ctx context.Context, dir string, out io.Writer) (Skipped, error) {
+// Pack writes a directory of a layer with an owner as an archive, and returns what it has left out:
+// extended attributes of more than 128 KiB on one entry. Directories nested more than 500 levels deep
+// fail with ENAMETOOLONG. A file that becomes shorter meanwhile is filled with zeros.
+func Pack(ctx context.Context, dir string, owner *Owner, out io.Writer) (Skipped, error) {
 	p := packer{ctx: ctx, out: tar.NewWriter(out), xattrs: newXattrReader(isCopied), links: map[fileID]int{},
 		buffer: make([]byte, 256<<10)}
+	if owner != nil {
+		p.owners = &Owners{From: *owner, Others: true}
+	}
 	w := walk{ctx: ctx, op: "pack"}
 	if err := w.run(dir, &p); err != nil {
 		return p.skipped, err
@@ -35,7 +38,8 @@ type packer struct {
 	out     *tar.Writer
 	xattrs  *xattrReader
 	links   map[fileID]int
-	path    []byte // of the current directory, with a slash at its end
+	owners  *Owners // of a copy of directories
+	path    []byte  // of the current directory, with a slash at its end
 	depth   int
 	skipped Skipped
 	buffer  []byte
@@ -50,7 +54,7 @@ func (p *packer) enter(d *directory) error {
 		p.path = append(append(p.path, d.name...), '/')
 		name = string(p.path)
 	}
-	h := newHeader(tar.TypeDir, name, &d.stat)
+	h := p.newHeader(tar.TypeDir, name, &d.stat)
 	each := func(do func(string, []byte) error) error { return p.xattrs.each(d.fd, do) }
 	if err := p.attributes(h, each); err != nil {
 		return err
@@ -64,7 +68,11 @@ func (p *packer) leave(d *directory) error {
 	return nil
 }
 
-func newHeader(kind byte, name string, st *syscall.Stat_t) *tar.Header {
+func (p *packer) newHeader(kind byte, name string, stat *syscall.Stat_t) *tar.Header {
+	st := *stat
+	if p.owners != nil {
+		p.owners.apply(&st)
+	}
 	return &tar.Header{Typeflag: kind, Name: name, Mode: int64(st.Mode & 0o7777), Uid: int(st.Uid), Gid: int(st.Gid),
 		ModTime: time.Unix(st.Mtim.Unix()), AccessTime: time.Unix(st.Atim.Unix()), Format: tar.FormatPAX,
 		PAXRecords: map[string]string{}}
@@ -75,7 +83,10 @@ func (p *packer) attributes(h *tar.Header, each func(do func(name string, value 
 	total := 0
 	records := map[string]string{}
 	err := each(func(name string, value []byte) error {
-		packed, err := isPacked(name, value, h.Typeflag == tar.TypeDir)
+		packed, err := p.owners != nil, error(nil)
+		if !packed {
+			packed, err = isPacked(name, value, h.Typeflag == tar.TypeDir)
+		}
 		if packed {
 			total += len(name) + len(value)
 			records[recordXattr+escapeName(name)] = base64.StdEncoding.EncodeToString(value)
@@ -121,14 +132,14 @@ func (p *packer) entry(dir int, name string) error {
 	case kind == syscall.S_IFREG:
 		return p.file(dir, name, path, &st)
 	case kind == syscall.S_IFLNK:
-		h := newHeader(tar.TypeSymlink, path, &st)
+		h := p.newHeader(tar.TypeSymlink, path, &st)
 		var err error
 		if h.Linkname, err = openat.ReadLink(dir, name); err != nil {
 			return err
 		}
 		return p.out.WriteHeader(h)
 	case isWhiteout(&st):
-		return p.out.WriteHeader(newHeader(tar.TypeChar, path, &st))
+		return p.out.WriteHeader(p.newHeader(tar.TypeChar, path, &st))
 	case kind == syscall.S_IFIFO || kind == syscall.S_IFSOCK:
 		return p.special(dir, name, path, &st)
 	case kind == syscall.S_IFDIR:
@@ -138,7 +149,7 @@ func (p *packer) entry(dir int, name string) error {
 }
 
 func (p *packer) special(dir int, name, path string, st *syscall.Stat_t) error {
-	h := newHeader(tar.TypeFifo, path, st)
+	h := p.newHeader(tar.TypeFifo, path, st)
 	if st.Mode&syscall.S_IFMT == syscall.S_IFSOCK {
 		h.PAXRecords[recordType] = socketType
 	}
@@ -156,7 +167,7 @@ func (p *packer) special(dir int, name, path string, st *syscall.Stat_t) error {
 
 func (p *packer) file(dir int, name, path string, seen *syscall.Stat_t) error {
 	if number, ok := p.links[idOf(seen)]; ok {
-		h := newHeader(tar.TypeLink, path, seen)
+		h := p.newHeader(tar.TypeLink, path, seen)
 		h.Linkname = strconv.Itoa(number)
 		return p.out.WriteHeader(h)
 	}
@@ -172,7 +183,7 @@ func (p *packer) file(dir int, name, path string, seen *syscall.Stat_t) error {
 	if idOf(&st) != idOf(seen) || st.Mode&syscall.S_IFMT != syscall.S_IFREG {
 		return errChanged
 	}
-	h := newHeader(tar.TypeReg, path, &st)
+	h := p.newHeader(tar.TypeReg, path, &st)
 	if seen.Nlink > 1 {
 		if len(p.links) == maxLinked {
 			return errTooMany

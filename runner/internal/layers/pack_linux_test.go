@@ -17,7 +17,7 @@ import (
 func pack(t testing.TB, dir string) []byte {
 	t.Helper()
 	var out bytes.Buffer
-	skipped, err := Pack(t.Context(), dir, &out)
+	skipped, err := Pack(t.Context(), dir, nil, &out)
 	if err != nil || skipped.Count > 0 {
 		t.Fatal(err, skipped)
 	}
@@ -88,7 +88,7 @@ func TestArchiveHasALimitOfDepth(t *testing.T) {
 		must(t, os.Mkdir(from, 0o755))
 		nest(t, from, "d", levels)
 		var out bytes.Buffer
-		_, err := Pack(t.Context(), from, &out)
+		_, err := Pack(t.Context(), from, nil, &out)
 		if fits != (err == nil) || !fits && !errors.Is(err, syscall.ENAMETOOLONG) {
 			t.Errorf("%d: %v", levels, err)
 		}
@@ -115,7 +115,7 @@ func TestPackReportsAttributesThatItLeavesOut(t *testing.T) {
 		must(t, err)
 	}
 	var out bytes.Buffer
-	skipped, err := Pack(t.Context(), dir+"/from", &out)
+	skipped, err := Pack(t.Context(), dir+"/from", nil, &out)
 	if err != nil || skipped.Count != 1 || !strings.HasPrefix(skipped.Entries[0], "file: ") {
 		t.Errorf("%v %v", skipped, err)
 	}
@@ -127,7 +127,7 @@ func TestPackRefusesLayersOfOtherOverlays(t *testing.T) {
 		dir := layerDir(t)
 		must(t, os.MkdirAll(dir+"/sub", 0o755))
 		must(t, syscall.Setxattr(dir+"/sub", overlayPrefix+attribute, []byte("x"), 0))
-		_, err := Pack(t.Context(), dir, io.Discard)
+		_, err := Pack(t.Context(), dir, nil, io.Discard)
 		if !errors.Is(err, errForeignOverlay) || !strings.Contains(err.Error(), "sub") {
 			t.Errorf("%s: %v", attribute, err)
 		}

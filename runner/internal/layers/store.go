@@ -55,9 +55,9 @@ type Layer struct {
 	ID    string // the name of its directory in the store
 	store *Store
 
-	// Of a copy of directories: the owner of their files, and the first entries that it lacks, with
-	// the reasons. Set before the layer is shared.
-	Owner   Owner
+	// Of a copy of directories: the owner of their files (otherwise nil), and the first entries that it
+	// lacks, with the reasons. Set before the layer is shared.
+	Owner   *Owner
 	LeftOut []string
 
 	parts []int // numbers of the directories that it changes, ascending

@@ -29,6 +29,10 @@ func Unpack(ctx context.Context, in io.Reader, dir string, limits Limits) (err e
 	source := &archiveReader{in: in}
 	u := unpacker{ctx: ctx, source: source, in: tar.NewReader(source), bound: limits.Bound,
 		fixed: map[string]struct{}{}, buffer: make([]byte, 256<<10)}
+	if limits.Owned {
+		to := RunnerOwner()
+		u.owners = &Owners{To: to, Others: to.UID == 0}
+	}
 	for _, path := range limits.Directories {
 		for end := range len(path) {
 			if path[end] == '/' {
@@ -59,6 +63,7 @@ type unpacker struct {
 	bound  Bound
 	size   Size
 	fixed  map[string]struct{} // where only directories may be
+	owners *Owners             // of a copy of directories
 	to     chain
 	held   []metadata // of the directories of the chain, for when they are left
 	path   []byte     // of the last directory, without a slash at its end
@@ -145,9 +150,17 @@ func (u *unpacker) explain(name string, err error) error {
 }
 
 func (u *unpacker) entry(h *tar.Header) error {
-	m, err := readMetadata(h)
+	m, err := readMetadata(h, u.owners != nil)
 	if err != nil {
 		return err
+	}
+	if u.owners != nil {
+		if !u.owners.apply(&m.stat) || len(u.held) == 0 && h.Uid != 0 {
+			return refuse("it belongs to another user")
+		}
+		if !u.owners.Others { // the user could not give a file capabilities
+			delete(m.attributes, capability)
+		}
 	}
 	if len(u.held) == 0 {
 		if h.Typeflag != tar.TypeDir || h.Name != "./" {
@@ -182,7 +195,7 @@ func (u *unpacker) entry(h *tar.Header) error {
 		}
 		return u.store.link(int(number), dir, name)
 	case tar.TypeChar:
-		if h.Devmajor == 0 && h.Devminor == 0 {
+		if h.Devmajor == 0 && h.Devminor == 0 && u.owners == nil {
 			return syscall.Mknodat(dir, name, syscall.S_IFCHR, 0)
 		}
 	case tar.TypeFifo:
@@ -357,8 +370,8 @@ func (u *unpacker) data(fd int, a part) error {
 	return nil
 }
 
-// readMetadata checks the records of a header.
-func readMetadata(h *tar.Header) (m metadata, err error) {
+// readMetadata checks the records of a header. The attributes of a copy of directories are the tenant's.
+func readMetadata(h *tar.Header, owned bool) (m metadata, err error) {
 	if h.Format&tar.FormatPAX == 0 {
 		return m, refuse("not a PAX entry")
 	}
@@ -387,7 +400,7 @@ func readMetadata(h *tar.Header) (m metadata, err error) {
 		if nameErr != nil || valueErr != nil || !isCopied(name) || strings.ContainsRune(name, 0) {
 			return m, refuse("an extended attribute that tenants do not have")
 		}
-		if packed, err := isPacked(name, value, h.Typeflag == tar.TypeDir); err != nil || !packed {
+		if packed, err := isPacked(name, value, h.Typeflag == tar.TypeDir); !owned && (err != nil || !packed) {
 			return m, refuse(errForeignOverlay.Error())
 		}
 		if total += len(name) + len(value); total > maxXattrBytes {

@@ -3,26 +3,22 @@ package slots
 import (
 	"context"
 	"errors"
-	"os"
 
 	"hermes-exec/runner/internal/directories"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/layers"
 )
 
-// Directories returns the directories that a checkpoint holds, as its slot sees them, and the runner's
-// directory with them; nothing if it holds the root. Where slots have no mount namespaces, their paths
-// begin with dir.
-func (l *SlotLayers) Directories() (paths []ipc.Bytes, dir string) {
+// Directories returns the directories that a checkpoint holds; nil if it holds the root.
+func (l *SlotLayers) Directories() *directories.Directories {
 	if l.holds == directories.HoldsRoot {
-		return nil, ""
+		return nil
 	}
-	d := directoriesOf(l.s)
-	return d.Paths(), d.Dir
+	return directoriesOf(l.s)
 }
 
 func directoriesOf(s *slot) *directories.Directories {
-	owner := layers.Owner{UID: os.Geteuid(), GID: os.Getegid()}
+	owner := layers.RunnerOwner()
 	if uid, gid, ok := s.owner(); ok {
 		owner = layers.Owner{UID: uid, GID: gid}
 	}

@@ -10,14 +10,42 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.docker]
-
 
 def hermes(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "hermes_exec.cli.main", *arguments]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
 
 
+def test_directories_of_this_host_are_saved_and_run_from(tmp_path: Path) -> None:
+    saved = hermes("checkpoint", "save", "x.hxcp", "-b", "local", "--", "echo made > note; echo done", cwd=tmp_path)
+    assert (saved.returncode, saved.stdout) == (0, ""), saved
+    done, left_out = saved.stderr.splitlines()
+    assert done == "done"
+    assert "left out: files outside of " in left_out
+    facts = json.loads(hermes("checkpoint", "show", "x.hxcp", "--json", cwd=tmp_path).stdout)
+    assert (facts["image"], facts["holds"]) == (None, "directories")
+    assert "workspace, home, tmp, var-tmp" in facts["layers"][0]
+    both = hermes("run", "--from", "x.hxcp", "-n", "2", "--", "cat note", cwd=tmp_path)
+    assert (both.returncode, both.stdout) == (0, "0: made\n1: made\n"), both
+    exported = hermes("checkpoint", "export", "x.hxcp", "image.tar", "--base", "base.tar", cwd=tmp_path)
+    assert exported.returncode == 2
+    assert "an image needs a checkpoint of a slot with a root of its own" in exported.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"x.hxcp"}
+
+
+@pytest.mark.docker
+def test_directories_of_containers_are_saved_and_run_from(docker_image: Callable[[str], str], tmp_path: Path) -> None:
+    target = ("-b", "docker", "-i", docker_image("debian"), "-o", "slot_root=shared", "-o", "slots_per_sandbox=2")
+    saved = hermes("checkpoint", "save", "x.hxcp", *target, "--", "echo made > note", cwd=tmp_path)
+    assert saved.returncode == 0, saved
+    ran = hermes("run", "-b", "docker", "--from", "x.hxcp", "--", "cat note", cwd=tmp_path)
+    assert (ran.returncode, ran.stdout) == (0, "made\n"), ran
+    here = hermes("run", "-b", "local", "--from", "x.hxcp", "--", "cat note", cwd=tmp_path)
+    assert (here.returncode, here.stdout) == (2, "")
+    assert "was saved over the image" in here.stderr
+
+
+@pytest.mark.docker
 def test_saved_file_is_shown_and_run_from(docker_image: Callable[[str], str], tmp_path: Path) -> None:
     image = docker_image("debian")
     target = ("-b", "docker", "-i", image)

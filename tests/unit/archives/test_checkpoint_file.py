@@ -16,7 +16,13 @@ from typing import Any
 import pytest
 
 from hermes_exec import ConfigError
-from hermes_exec.archives.checkpoint_file import CheckpointFacts, CheckpointReader, CheckpointWriter
+from hermes_exec.archives.checkpoint_file import (
+    ROLES,
+    CheckpointFacts,
+    CheckpointReader,
+    CheckpointWriter,
+    Origin,
+)
 from hermes_exec.archives.oci import export_image
 
 FACTS = CheckpointFacts(
@@ -61,6 +67,23 @@ def test_written_file_is_read_and_is_a_tar(tmp_path: Path) -> None:
     subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=tmp_path / "unpacked", check=True)
     assert path.stat().st_mode & 0o077 == 0
     assert {each.name for each in tmp_path.iterdir()} == {"x.hxcp", "unpacked"}
+
+
+def test_file_of_directories_says_where_they_were_and_is_no_image(tmp_path: Path) -> None:
+    path, origin = tmp_path / "x.hxcp", Origin("/slots/s1", {"tmp": "/tmp", "var-tmp": "/var/tmp"})
+    written = replace(FACTS, image=None, holds="directories", layers=(ROLES,), origin=origin)
+    with CheckpointWriter(path) as writer:
+        writer.write_facts(written)
+        for _, _, name in written.part_names():
+            writer.begin(name)
+            writer.end(name)
+        writer.commit()
+    with CheckpointReader(path) as reader:
+        assert reader.facts == written
+        assert [part.directory for part in reader.parts] == list(ROLES)
+    with pytest.raises(ConfigError, match="root of its own"):
+        export_image(path, tmp_path / "image.tar", path)
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_fifo_is_neither_replaced_nor_opened(tmp_path: Path) -> None:
@@ -108,6 +131,11 @@ def facts(**changes: object) -> bytes:
     return json.dumps({**json.loads(FACTS.to_json()), "layers": [["/"]], **changes}).encode()
 
 
+def held(**changes: object) -> bytes:
+    origin = {"dir": "/slots/s1", "paths": {}}
+    return facts(**{"holds": "directories", "layers": [[*ROLES]], "origin": origin, **changes})
+
+
 LINK = {"type": tarfile.SYMTYPE, "linkname": "/etc/passwd", "size": 0}
 HOSTILE: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "checkpoint.json"),
@@ -123,6 +151,17 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "no workdir": (archive(("checkpoint.json", facts(workdir=None), {})), "workdir"),
     "many layers": (archive(("checkpoint.json", facts(layers=[[]] * 201), {})), "layers"),
     "layers of numbers": (archive(("checkpoint.json", facts(layers=[[1]]), {})), "layers"),
+    "another kind": (archive(("checkpoint.json", facts(holds="all"), {})), "holds is 'all'"),
+    "a root of directories": (archive(("checkpoint.json", facts(layers=[["workspace"]]), {})), "not absolute"),
+    "directories of a root": (archive(("checkpoint.json", held(layers=[["/"]]), {})), "one layer with workspace"),
+    "two layers of directories": (archive(("checkpoint.json", held(layers=[[*ROLES]] * 2), {})), "one layer with"),
+    "a directory twice": (archive(("checkpoint.json", held(layers=[[*ROLES, "tmp"]]), {})), "one layer with"),
+    "no origin": (archive(("checkpoint.json", held(origin=None), {})), "origin is no description"),
+    "an origin elsewhere": (archive(("checkpoint.json", held(origin={"dir": "x", "paths": {}}), {})), "not absolute"),
+    "a directory of others": (
+        archive(("checkpoint.json", held(origin={"dir": "/x", "paths": {"etc": "/etc"}}), {})),
+        "origin is no description",
+    ),
     "sessions of texts": (archive(("checkpoint.json", facts(sessions={"a": "b"}), {})), "sessions"),
     "a layer is missing": (archive(("checkpoint.json", facts(), {})), "layers/0/0.tar"),
     "a layer elsewhere": (archive(("checkpoint.json", facts(), {}), ("/etc/passwd", b"", {})), "/etc/passwd"),
