@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import tarfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,9 +15,11 @@ import pytest
 
 from hermes_exec import ConfigError, Limits, SandboxPool, Slot
 from hermes_exec.archives.checkpoint_file import CheckpointFacts, CheckpointReader, CheckpointWriter, Origin
+from tests.conftest import require_engine
 from tests.e2e.pool.test_checkpoint_files import names
 from tests.e2e.pool.test_checkpoint_transfer import output
-from tests.support.sshd import Server
+from tests.support.ordinary_user import account
+from tests.support.sshd import server
 
 pytestmark = pytest.mark.anyio
 Image = Callable[[str], str]
@@ -50,15 +53,19 @@ async def save(slot: Slot, path: Path) -> None:
 
 
 def rewrite(
-    path: Path, target: Path, change: Callable[[CheckpointFacts], CheckpointFacts], workspace: bytes | None
+    path: Path,
+    target: Path,
+    change: Callable[[CheckpointFacts], CheckpointFacts],
+    data: bytes | None,
+    directory: str = "workspace",
 ) -> None:
-    """Write another file with changed facts, and with another archive of the workspace."""
+    """Write another file with changed facts, and with another archive of a directory unless it is None."""
     with CheckpointReader(path) as reader, CheckpointWriter(target) as writer:
         writer.write_facts(change(reader.facts))
         for part in reader.parts:
             writer.begin(part.name)
-            replaced = workspace is not None and part.directory == "workspace"
-            writer.write(workspace if replaced and workspace is not None else reader.open(part).read())
+            replaced = data if part.directory == directory else None
+            writer.write(reader.open(part).read() if replaced is None else replaced)
             writer.end(part.name)
         writer.commit()
 
@@ -112,16 +119,47 @@ async def test_loaded_directories_are_equal(pool_of: Factory, tmp_path: Path) ->
 
 
 @pytest.mark.ssh
-async def test_directories_of_hosts_fit_where_slots_have_the_same_paths(ssh_server: Server, tmp_path: Path) -> None:
-    path = tmp_path / "x.hxcp"
-    async with SandboxPool("local", **SLOTS) as pool, pool.slot() as slot:
+async def test_directories_belong_to_the_user_of_another_host(tmp_path: Path) -> None:
+    """From slots of root to those of an ordinary user, and back."""
+    require_engine("ssh")
+    if os.geteuid() != 0:
+        pytest.skip("only root adds a user")
+    path, again = tmp_path / "x.hxcp", tmp_path / "again.hxcp"
+    mark = "import os; os.setxattr('note', 'user.overlay.redirect', b'of the tenant')"
+    local = partial(SandboxPool, "local", **SLOTS)
+    with account() as user, server(user) as host:
+        async with local() as pool, pool.slot() as slot:
+            await output(slot, f'echo one > note; python3 -c "{mark}"; chmod 2711 note; echo home > $HOME/h')
+            await save(slot, path)
+            level = slot.isolation.level
+        async with SandboxPool("ssh", **SLOTS, **host.options()) as pool, pool.slot() as slot:
+            if slot.isolation.level != level:
+                pytest.skip(f"slots of an ordinary user have the level {slot.isolation.level}, and of root {level}")
+            await slot.restore(await pool.load(path))
+            assert await output(slot, "cat note $HOME/h; stat -c %a note; find . $HOME ! -user $(id -u)") == (
+                "one\nhome\n2711\n"
+            )
+            await output(slot, "echo more > more")
+            await save(slot, again)
+    async with local() as pool, pool.slot(from_=await pool.load(again)) as fork:
+        assert await output(fork, "cat note more; find . $HOME ! -user $(id -u)") == "one\nmore\n"
+        show = "import os; print(os.getxattr('note', 'user.overlay.redirect').decode())"
+        assert await output(fork, f'python3 -c "{show}"') == "of the tenant\n"
+
+
+async def test_archive_in_the_way_of_a_read_only_path_is_refused(tmp_path: Path) -> None:
+    path, hostile, shown = tmp_path / "x.hxcp", tmp_path / "hostile.hxcp", tmp_path / "shown"
+    shown.mkdir()
+    link = archive((str(tmp_path.relative_to("/tmp").parts[0]), tarfile.SYMTYPE, {"linkname": "/etc"}))
+    async with SandboxPool("local", readonly_paths=[str(shown)], **SLOTS) as pool, pool.slot() as slot:
+        if slot.tmp != "/tmp":
+            pytest.skip("slots of this host see its directories at paths of their own")
         await output(slot, "echo one > note")
         await save(slot, path)
-        level = slot.isolation.level
-    async with SandboxPool("ssh", **SLOTS, **ssh_server.options()) as pool, pool.slot() as slot:
-        assert slot.isolation.level == level
-        loaded = await pool.load(path)
-        await slot.restore(loaded)
+        rewrite(path, hostile, lambda facts: facts, link, "tmp")
+        async with await pool.load(hostile) as loaded:
+            with pytest.raises(ConfigError, match="in the way of the read-only path"):
+                await pool.acquire(from_=loaded)
         assert await output(slot, "cat note") == "one\n"
 
 

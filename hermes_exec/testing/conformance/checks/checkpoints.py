@@ -204,18 +204,22 @@ async def check_forks_start_in_another_sandbox(ctx: Context) -> None:
             equal(await _print(slot, "cat note"), "there\n", "files of the slot")
 
 
-@check("checkpoints", "shell", "own-root", own_pool=True)
+@check("checkpoints", "shell", own_pool=True)
 async def check_saved_checkpoint_is_loaded(ctx: Context) -> None:
     """A checkpoint that was saved into a file and loaded again starts slots with the same files; sessions continue in
     their directory, without variables.
     """
-    async with _prepare(ctx) as (pool, slot, *_):
-        session = slot.session()
+    async with _prepare(ctx) as (pool, slot, hold, directories):
+        session, last = slot.session(), directories[-1]
         await session.run("cd /tmp; export A=held")
-        await _print(slot, "echo one > note; ln note same; mkdir -p /held; chmod 2750 /held; mkfifo /held/pipe")
-        describe = "cat note; stat -c '%n %F %a %u %g %h %s %Y' note same /held /held/pipe"
+        await _print(
+            slot, f"echo one > note; ln note same; mkdir -p {last}/x; chmod 2750 {last}/x; mkfifo {last}/x/pipe"
+        )
+        describe = f"cat note; stat -c '%n %F %a %h %s %Y' note same; cd {last}; stat -c '%F %a %h %Y' x x/pipe"
+        if last == "/held":
+            describe += "; stat -c '%n %u %g' x x/pipe"
         expected = await _print(slot, describe)
-        checkpoint = await slot.checkpoint()
+        checkpoint = await hold()
         with TemporaryDirectory() as directory:
             await checkpoint.save(f"{directory}/saved.hxcp")
             await checkpoint.drop()
