@@ -120,7 +120,7 @@ func TestTooManyDirectoriesInOneFail(t *testing.T) {
 	defer func() { maxNameBytes = before }()
 	maxNameBytes = 20 * nameSize
 	_, measureErr := Measure(dir+"/from", Bound{})
-	_, packErr := Pack(t.Context(), dir+"/from", io.Discard)
+	_, packErr := Pack(t.Context(), dir+"/from", nil, io.Discard)
 	for _, err := range []error{measureErr, packErr, Copy(t.Context(), dir+"/from", dir+"/more", Bound{})} {
 		var pathErr *fs.PathError
 		if !errors.As(err, &pathErr) || pathErr.Err != errTooMany || !strings.HasPrefix(pathErr.Path, "many/") {

@@ -180,11 +180,16 @@ func FuzzUnpack(f *testing.F) {
 	f.Fuzz(func(t *testing.T, archive []byte) {
 		dir := layerDir(t)
 		limits := Limits{Bound: Bound{Entries: 1000, Bytes: 1 << 20}, Directories: []string{"proc", "mnt/data"}}
-		err := Unpack(t.Context(), bytes.NewReader(archive), dir+"/layer", limits)
-		if err != nil {
-			requireGone(t, dir+"/layer")
-		} else if _, err := Pack(t.Context(), dir+"/layer", nil, io.Discard); err != nil {
-			t.Error(err)
+		owner := RunnerOwner()
+		for _, packed := range []*Owner{nil, &owner} {
+			removeTree(dir + "/layer")
+			limits.Owned = packed != nil
+			err := Unpack(t.Context(), bytes.NewReader(archive), dir+"/layer", limits)
+			if err != nil {
+				requireGone(t, dir+"/layer")
+			} else if _, err := Pack(t.Context(), dir+"/layer", packed, io.Discard); err != nil {
+				t.Error(err)
+			}
 		}
 		entries, err := os.ReadDir(dir)
 		must(t, err)
