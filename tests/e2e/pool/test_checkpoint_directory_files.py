@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import tarfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -145,6 +146,25 @@ async def test_directories_belong_to_the_user_of_another_host(tmp_path: Path) ->
         assert await output(fork, "cat note more; find . $HOME ! -user $(id -u)") == "one\nmore\n"
         show = "import os; print(os.getxattr('note', 'user.overlay.redirect').decode())"
         assert await output(fork, f'python3 -c "{show}"') == "of the tenant\n"
+
+
+@pytest.mark.ssh
+async def test_restore_on_another_host_belongs_to_its_user() -> None:
+    require_engine("ssh")
+    if os.geteuid() != 0:
+        pytest.skip("only root adds a user")
+    with account() as user, server() as first, server(user) as second:
+        options = first.options(hosts=[first.options()["hosts"], second.options()["hosts"]])
+        shutil.copy(first.directory / "authorized_keys", second.directory / "authorized_keys")
+        (first.directory / "known_hosts").write_text(first.known_hosts + second.known_hosts)
+        async with SandboxPool("ssh", slots_per_sandbox=1, max_sandboxes=2, **options) as pool, pool.slots(2) as slots:
+            if slots[0].isolation.level != slots[1].isolation.level:
+                pytest.skip("slots of an ordinary user have another level than those of root")
+            for slot, other in (slots, reversed(slots)):
+                await output(slot, "echo one > note; chmod 2711 note")
+                async with await slot.checkpoint(holds="directories") as checkpoint:
+                    await other.restore(checkpoint)
+                assert await output(other, "cat note; stat -c %a note; find . ! -user $(id -u)") == "one\n2711\n"
 
 
 async def test_archive_in_the_way_of_a_read_only_path_is_refused(tmp_path: Path) -> None:
