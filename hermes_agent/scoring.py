@@ -151,8 +151,8 @@ async def score(
 ) -> tuple[Verdict, KillReceipt | None]:
     """Score an episode in its slot. `set_up` brings the task's own files into the clean slot, if `keep` names the work.
 
-    A sandbox that its own tenant ended, or work that is too large to copy out, has reward 0. With `score_in="fork"` the
-    slot can be scored again, from the same state.
+    A sandbox that its own tenant ended, or work that is too large to copy out or for its disk, has reward 0. With
+    `score_in="fork"` the slot can be scored again, from the same state.
 
     Returns:
         The verdict, and the receipt of the ended processes.
@@ -161,7 +161,7 @@ async def score(
         CheckFailed: If the check reached no verdict.
         ConfigError: If `score_in` is "fork" and the slot can have no checkpoint.
         ExecError: If the slot failed, or (HostDiskFull) others filled a disk of it.
-        OSError: If this host failed, a file of the check is missing, or there is no room for a checkpoint.
+        OSError: If this host failed, or a file of the check is missing.
     """
     killed: KillReceipt | None = None
     sealed = scoring.score_in == "sealed"
@@ -192,9 +192,17 @@ async def score(
 async def _return_afterwards(slot: Slot) -> AsyncIterator[None]:
     """Return the slot to its present state at the end of the block, however that ends."""
     try:
-        checkpoint = await slot.checkpoint()
+        checkpoint = await slot.checkpoint(temporary=True)
     except SlotBusy as error:  # calls and processes of others: the model has none any more
         raise CheckFailed(f"no checkpoint of the slot, which score_in='fork' needs: {error}") from error
+    except OSError as error:
+        if isinstance(error, (ExecError, TimeoutError)):
+            raise
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            await slot.check_disk()
+        elif not is_work_error(error):
+            raise
+        raise _UnusableWork(f"no checkpoint of the model's files: {error}") from error
     try:
         yield
     finally:

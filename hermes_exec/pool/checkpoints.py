@@ -116,6 +116,8 @@ class Checkpoints:
         timeout_s: float | None,
         states: States,
         on_fork: tuple[str, ...],
+        *,
+        temporary: bool,
     ) -> Checkpoint:
         """Make a checkpoint of a held slot. Raises as `Slot.checkpoint`."""
         pooled = self._find_slot(slot_id)
@@ -124,7 +126,7 @@ class Checkpoints:
         assert request is not None
         holds = choose_holds(pooled, holds)
         checkpoint_id = self.add(StoredCheckpoint(sandbox.template, sandbox.image_id, request, slot), sandbox)
-        limit = sandbox.template.checkpoint_limit
+        limit = {} if temporary else sandbox.template.checkpoint_limit
         params = {"checkpoint": checkpoint_id, "processes": processes, "holds": holds, **limit}
         try:
             reply = await scope.call("slot.checkpoint", params, timeout_s=timeout_s)
@@ -452,9 +454,11 @@ class SlotCheckpoints:
         timeout_s: float | None,
         states: States,
         on_fork: tuple[str, ...],
+        *,
+        temporary: bool,
     ) -> Checkpoint:
         """Implement `Slot.checkpoint`."""
-        return await self.store.create(self.slot_id, processes, holds, timeout_s, states, on_fork)
+        return await self.store.create(self.slot_id, processes, holds, timeout_s, states, on_fork, temporary=temporary)
 
     def use(self, checkpoint: Checkpoint) -> AbstractAsyncContextManager[None]:
         """Keep a checkpoint for `Slot.restore`, in the sandbox of the slot."""

@@ -241,6 +241,8 @@ class CheckpointStore(Protocol):
         timeout_s: float | None,
         states: States,
         on_fork: tuple[str, ...],
+        *,
+        temporary: bool,
     ) -> Checkpoint:
         """Implement `Slot.checkpoint`. `states` are the saved states of the objects beside the slot."""
 

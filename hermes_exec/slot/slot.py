@@ -476,6 +476,7 @@ class Slot:
         processes: ProcessPolicy = "keep",
         holds: Holds | None = None,
         on_fork: str | Sequence[str] | None = None,
+        temporary: bool = False,
         timeout_s: float | None = None,
     ) -> Checkpoint:
         """Keep the files, the working directory and the shell sessions of this moment as a checkpoint.
@@ -497,6 +498,7 @@ class Slot:
             on_fork: Shell commands that start services again, such as "redis-server &". They run in each slot that is
                 acquired from the checkpoint or reset to it, and after each `restore`, before the call returns. They
                 have the rights of `slot_setup` and fail as it does: LaunchError, cause `task`, and no slot.
+            temporary: Whether it will be dropped soon: `checkpoint_disk_mb` does not bound it then.
             timeout_s: Longest time; None for no limit.
 
         Raises:
@@ -513,7 +515,7 @@ class Slot:
         holds, commands = validate_holds(holds), validate_commands(on_fork, "on_fork")
         companions = [companion for each in list(self._companions) if (companion := each()) is not None]
         states = States({each.state_key: each.save_state() for each in companions})
-        return await self._checkpoints.create(processes, holds, timeout_s, states, commands)
+        return await self._checkpoints.create(processes, holds, timeout_s, states, commands, temporary=temporary)
 
     async def restore(self, checkpoint: AnyCheckpoint) -> None:
         """Return the slot to a checkpoint of a slot with the same image: files, working directory and shell sessions.

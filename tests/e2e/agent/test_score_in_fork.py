@@ -10,8 +10,9 @@ import anyio
 import pytest
 
 from hermes_agent import CheckFailed, CommandCheck, Episode, Rollout, Scoring, Verdict, score
-from hermes_exec import ConfigError, ErrorCause, Limits, SandboxDied, SandboxPool, Slot, SlotClosed
+from hermes_exec import ConfigError, ErrorCause, HostDiskFull, Limits, SandboxDied, SandboxPool, Slot, SlotClosed
 from tests.e2e.agent.plans import PlanModel
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.docker]
 Image = Callable[[str], str]
@@ -157,3 +158,38 @@ async def test_released_slot_is_not_scored(pool: SandboxPool) -> None:
     assert result.episode is not None
     with pytest.raises(SlotClosed):
         await score(slot, result.episode, checked("true"))
+
+
+@pytest.mark.parametrize(("command", "reward"), [("grep -q work answer", 1.0), ("grep -q other answer", 0.0)])
+async def test_work_beyond_the_limit_of_checkpoints_is_scored(docker_image: Image, command: str, reward: float) -> None:
+    options: dict[str, Any] = {"image": docker_image("debian"), "slots_per_sandbox": 2, "checkpoint_disk_mb": 8}
+    large = f"{WORK}; head -c 30000000 /dev/urandom > large"
+    async with SandboxPool("docker", max_sandboxes=1, **options) as pool, pool.slot() as slot:
+        result = await Rollout(messages="go", scoring=checked(command)).run_in(slot, model(large))
+        assert (result.reward, result.trainable, result.cause) == (reward, True, ErrorCause.POLICY)
+        await slot.run("touch more", check=True)
+        with pytest.raises(OSError, match="larger checkpoint_disk_mb"):
+            await slot.checkpoint()
+        await slot.reset()
+        await until(lambda: not any(map(any, pool.stats().layers.values())), 20)
+
+
+@pytest.mark.parametrize("who", ["the model", "another slot"])
+async def test_full_disk_is_reward_0_for_the_model_that_filled_it(docker_image: Image, who: str) -> None:
+    disk = {"/hermes-exec/state/base": "size=64m,nr_inodes=4000,mode=711"}
+    image, fill = docker_image("debian"), "i=0; while : > f$i; do i=$((i + 1)); done 2>/dev/null"
+    async with (
+        SandboxPool("docker", image=image, max_sandboxes=1, slots_per_sandbox=2, tmpfs=disk) as pool,
+        pool.slots(2) as (slot, other),
+    ):
+        await slot.run("true", check=True)
+        if who == "another slot":
+            await other.run(fill)
+        rollout = Rollout(messages="go", scoring=checked("true"))
+        result = await rollout.run_in(slot, model(fill if who == "the model" else "true"))
+        if who == "the model":
+            assert (result.reward, result.trainable, result.cause) == (0.0, True, ErrorCause.POLICY)
+        else:
+            assert (result.reward, result.trainable, result.cause) == (None, False, ErrorCause.INFRA)
+            assert isinstance(result.exception, HostDiskFull)
+        assert pool.stats().checkpoints == 0
