@@ -85,6 +85,7 @@ async def open_part(
     }
     if method == "layer.put":
         params["limit"] = LAYER_LIMIT_BYTES
+        params["store_limit"] = sandbox.template.checkpoint_limit.get("limit")
     with anyio.CancelScope(deadline=anyio.current_time() + STALL_S) as scope:
         try:
             async with sandbox.channel.converse(method, params, window=WINDOW_BYTES) as conversation:

@@ -95,6 +95,7 @@ type partParams struct {
 	Layer      string    `json:"layer"`
 	Directory  ipc.Bytes `json:"directory"`
 	Limit      int64     `json:"limit"`
+	StoreLimit int64     `json:"store_limit"`
 }
 
 func layerGet(r *Runner, c *channel.Conversation, params json.RawMessage) (any, error) {
@@ -143,7 +144,7 @@ func layerPut(r *Runner, c *channel.Conversation, params json.RawMessage) (any, 
 	if err := channel.Decode(params, &p); err != nil {
 		return nil, err
 	}
-	if !slots.IsID(p.Checkpoint) || p.Limit <= 0 {
+	if !slots.IsID(p.Checkpoint) || p.Limit <= 0 || p.StoreLimit < 0 {
 		return nil, channel.BadRequest("layer.put needs a checkpoint's id and a limit")
 	}
 	holds := directories.HoldsRoot
@@ -162,12 +163,15 @@ func layerPut(r *Runner, c *channel.Conversation, params json.RawMessage) (any, 
 	if r.checkpoints.isKnown(p.Checkpoint) {
 		return nil, nil
 	}
+	if err := store.CheckLimit(p.StoreLimit); err != nil {
+		return nil, newFullError(err)
+	}
 	layer, finish, err := r.arrivals.begin(store, p.Checkpoint, p.Layer, number, image == nil)
 	if err != nil || layer == nil {
 		return nil, err
 	}
 	limits := layers.Limits{Bound: layers.Bound{Bytes: p.Limit, Entries: int(p.Limit/blockSize) + 1},
-		Owned: image == nil}
+		Owned: image == nil, Take: func(bytes int64) error { return layer.Take(bytes, p.StoreLimit) }}
 	if image != nil {
 		limits.Directories = image.MountPoints(string(p.Directory))
 	}
@@ -176,6 +180,8 @@ func layerPut(r *Runner, c *channel.Conversation, params json.RawMessage) (any, 
 		r.log.Printf("checkpoint: %v", released)
 	}
 	switch {
+	case errors.As(err, new(*layers.FullError)):
+		return nil, newFullError(err)
 	case errors.Is(err, layers.ErrRefused):
 		return nil, &wire.Error{Kind: "refused", Message: err.Error()}
 	case errors.Is(err, layers.ErrTooLarge):

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"hermes-exec/runner/internal/testdriver"
+	"hermes-exec/runner/internal/wire"
 )
 
 type contents struct {
@@ -190,6 +191,52 @@ func TestInTheSandboxRefusedLayersLeaveNothing(t *testing.T) {
 		}
 	}
 	two.Fails("bad_request", "layer.put", testdriver.Params{"checkpoint": "../cp", "layer": "1", "directory": "/", "limit": 1})
+	two.Fails("bad_request", "layer.put", testdriver.Params{"checkpoint": "cp", "layer": "1", "directory": "/", "limit": 1, "store_limit": -1})
 	one.Fails("bad_request", "layer.get", testdriver.Params{"checkpoint": "cp", "layer": layer.Layer, "directory": "/none"})
 	one.Fails("no_checkpoint", "layer.get", testdriver.Params{"checkpoint": "other", "layer": "1", "directory": "/"})
+}
+
+func TestInTheSandboxStoreLimitEndsATransferWhileItsBytesArrive(t *testing.T) {
+	one, two := openSandbox(t, "a"), openSandbox(t, "b")
+	one.out("a", "head -c 3000000 /dev/urandom > big")
+	one.checkpoint("a", "cp", "keep")
+	from := one.get("cp", true).Layers[0]
+	directory := from.Directories[0]
+	archive := one.getLayer("cp", from.Layer, directory)
+	put := func(id, layer string, limit int, whole bool) *wire.Error {
+		p := testdriver.Params{"checkpoint": id, "layer": layer, "directory": directory, "limit": 1 << 30, "store_limit": limit}
+		k := two.Begin("layer.put", p, 1<<20)
+		if k.Send(archive[:1<<19], false); whole { // otherwise its answer does not wait for the rest
+			k.Send(archive[1<<19:], true)
+		}
+		return k.Finish(nil)
+	}
+	expectFull := func(id string, err *wire.Error) {
+		t.Helper()
+		if err == nil || err.Kind != "store_full" || !strings.Contains(err.Message, "at most") {
+			t.Errorf("%v", err)
+		}
+		two.Call("checkpoint.drop", testdriver.Params{"checkpoint": id}, nil)
+	}
+	expectFull("small", put("small", "1", 2_000_000, false))
+	if err := put("both", "1", 4_000_000, true); err != nil {
+		t.Fatal(err)
+	}
+	expectFull("both", put("both", "2", 4_000_000, false))
+	if left := two.layers(); len(left) > 0 {
+		t.Error(left)
+	}
+	for _, layer := range []string{"1", "2"} {
+		if err := put("fits", layer, 7_000_000, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := testdriver.Params{"checkpoint": "fits", "layers": []map[string]string{{"put": "1"}, {"put": "2"}}, "workdir": "/",
+		"sessions": map[string]any{}, "limit": 7_000_000}
+	two.Call("checkpoint.put", p, nil)
+	expectFull("more", put("more", "1", 5_000_000, false))
+	two.Call("checkpoint.drop", testdriver.Params{"checkpoint": "fits"}, nil)
+	if err := put("again", "1", 4_000_000, true); err != nil {
+		t.Errorf("%v after a drop", err)
+	}
 }

@@ -36,6 +36,8 @@ type Limits struct {
 	// Owned: the archive is of a copy of a slot's directories. Its files get the user of the runner as
 	// their owner.
 	Owned bool
+	// Take is called before data of a file are written, with their bytes. Its error ends the unpacking.
+	Take func(bytes int64) error
 }
 
 // Skipped is what an archive or a copy lacks.

@@ -25,7 +25,8 @@ type Store struct {
 
 	mu         sync.Mutex
 	next       int
-	total      Size // of the layers in use that are measured
+	total      Size  // of the layers in use that are measured
+	arriving   int64 // bytes that layers have taken before they are measured
 	unmeasured map[*Layer]struct{}
 	measuring  bool              // in the background
 	all        map[string]*Layer // in use, by id
@@ -70,6 +71,7 @@ type Layer struct {
 	uses     int // by slots and checkpoints
 	complete bool
 	counted  bool // size is part of store.total
+	taken    int64
 }
 
 // Add makes an empty layer with one use. It is measured later.
@@ -138,6 +140,20 @@ func (s *Store) CheckLimit(limit int64) error {
 	if s.total.Bytes > limit {
 		return &FullError{Dir: s.Dir, Bytes: s.total.Bytes, Limit: limit}
 	}
+	return nil
+}
+
+// Take counts bytes that are about to be written to a layer that is not complete. If all layers would
+// then have more than limit bytes (0: no limit), the error is a FullError.
+func (l *Layer) Take(bytes, limit int64) error {
+	s := l.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if all := s.total.Bytes + s.arriving + bytes; limit > 0 && all > limit {
+		return &FullError{Dir: s.Dir, Bytes: all, Limit: limit}
+	}
+	l.taken += bytes
+	s.arriving += bytes
 	return nil
 }
 
@@ -216,6 +232,13 @@ func (l *Layer) Size() (Size, error) {
 // count must be called with store.mu held.
 func (l *Layer) count() {
 	l.counted, l.store.total = true, l.store.total.Plus(l.size)
+	l.settle()
+}
+
+// settle ends the count of taken bytes. It must be called with store.mu held.
+func (l *Layer) settle() {
+	l.store.arriving -= l.taken
+	l.taken = 0
 }
 
 // Stack is the layers below a slot, the oldest first.
@@ -267,6 +290,7 @@ func (s Stack) Release() error {
 // forget must be called with store.mu held.
 func (l *Layer) forget() {
 	delete(l.store.unmeasured, l)
+	l.settle()
 	if l.counted {
 		l.store.total.Entries -= l.size.Entries
 		l.store.total.Bytes -= l.size.Bytes

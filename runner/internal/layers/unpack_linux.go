@@ -27,7 +27,7 @@ func Unpack(ctx context.Context, in io.Reader, dir string, limits Limits) (err e
 		return &fs.PathError{Op: "mkdir", Path: dir, Err: err}
 	}
 	source := &archiveReader{in: in}
-	u := unpacker{ctx: ctx, source: source, in: tar.NewReader(source), bound: limits.Bound,
+	u := unpacker{ctx: ctx, source: source, in: tar.NewReader(source), bound: limits.Bound, take: limits.Take,
 		fixed: map[string]struct{}{}, buffer: make([]byte, 256<<10)}
 	if limits.Owned {
 		to := RunnerOwner()
@@ -61,6 +61,7 @@ type unpacker struct {
 	source *archiveReader
 	in     *tar.Reader
 	bound  Bound
+	take   func(bytes int64) error // may be nil
 	size   Size
 	fixed  map[string]struct{} // where only directories may be
 	owners *Owners             // of a copy of directories
@@ -353,6 +354,11 @@ func (u *unpacker) data(fd int, a part) error {
 	u.size.Bytes += a.end - a.begin
 	if u.bound.isBelow(Size{Bytes: u.size.Bytes}) {
 		return ErrTooLarge
+	}
+	if u.take != nil {
+		if err := u.take(a.end - a.begin); err != nil {
+			return err
+		}
 	}
 	for at := a.begin; at < a.end; {
 		if err := u.ctx.Err(); err != nil {
