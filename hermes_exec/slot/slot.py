@@ -83,6 +83,8 @@ class Slot:
         self._checkpoints = checkpoints
         self._companions: list[ref[HasSavedState]] = []  # blocking toolboxes are made in other threads
         self._restored_sessions: dict[str, Session] = {}
+        self.process_ends = 0
+        """How often `checkpoint(processes="end")` has ended the slot's processes."""
 
     def __repr__(self) -> str:
         state = f" closed ({self._scope.closed})" if self.closed else ""
@@ -484,14 +486,15 @@ class Slot:
         Of a slot with a root of its own, a checkpoint holds the whole root. Small changes are copied, which ends
         nothing. Large ones are frozen: they become a read-only layer below the slot, in a time that does not depend on
         their size. If processes run, they are stopped, the changes are copied whatever their size, and the processes
-        continue. The checkpoint holds no processes.
+        continue. If the slot has files in memory (/dev/shm), its changes are copied too. The checkpoint holds neither.
 
         Of another slot, it holds the directories that only this slot has: workspace, home and temporary directories.
         They are copied whole each time.
 
         Args:
             processes: What to do about processes and connections of the slot: "keep" them, "refuse" the checkpoint with
-                SlotBusy, or "end" them, which makes the checkpoint independent of the size of the changes.
+                SlotBusy, or "end" them, which makes the checkpoint independent of the size of the changes. With its
+                processes, a slot with a root of its own then loses its files in memory and System V objects.
             holds: "root" or "directories". None is the root if the slot has its own, or the directories on `local` and
                 `ssh` at the isolation level `namespaces`. Elsewhere only "directories" is possible, and has to be
                 given: slots can also write to other directories there, which the checkpoint does not hold.
@@ -515,7 +518,9 @@ class Slot:
         holds, commands = validate_holds(holds), validate_commands(on_fork, "on_fork")
         companions = [companion for each in list(self._companions) if (companion := each()) is not None]
         states = States({each.state_key: each.save_state() for each in companions})
-        return await self._checkpoints.create(processes, holds, timeout_s, states, commands, temporary=temporary)
+        checkpoint = await self._checkpoints.create(processes, holds, timeout_s, states, commands, temporary=temporary)
+        self.process_ends += checkpoint.killed is not None
+        return checkpoint
 
     async def restore(self, checkpoint: AnyCheckpoint) -> None:
         """Return the slot to a checkpoint of a slot with the same image: files, working directory and shell sessions.

@@ -63,6 +63,7 @@ class RunningBrowser:
         self.slot, self.rules = slot, slot.browser_rules
         self.directory = f"{slot.tmp.rstrip('/')}/hermes-browser-{secrets.token_hex(6)}"
         self.used_at = anyio.current_time()
+        self._process_ends = slot.process_ends
         self.log = PageLog()
         self.requests = RequestLog()
         self.calls = 0
@@ -162,8 +163,13 @@ class RunningBrowser:
 
     @property
     def ended(self) -> bool:
-        """Whether the connection to the browser has ended."""
-        return self._browser is None or not self._browser.is_connected() or self.ended_event.is_set()
+        """Whether the connection to the browser has ended, or a checkpoint has ended the process.
+
+        The connection ends a moment after the process.
+        """
+        if self._browser is None or self._process_ends != self.slot.process_ends:
+            return True
+        return not self._browser.is_connected() or self.ended_event.is_set()
 
     @property
     def left_out(self) -> dict[str, int]:
