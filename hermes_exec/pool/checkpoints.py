@@ -35,7 +35,6 @@ from hermes_exec.pool.template import Template
 from hermes_exec.pool.transfer import copy_checkpoint, parse_layers
 from hermes_exec.slot.answers import remote_failure
 from hermes_exec.slot.checkpoint import (
-    ALWAYS_LEFT_OUT,
     Checkpoint,
     CheckpointAnswer,
     Holds,
@@ -144,7 +143,6 @@ class Checkpoints:
             answer=answer,
             session_ids={session.wire_id: session_id for session_id, session in restored.items()},
             left_out=(
-                *ALWAYS_LEFT_OUT,
                 *answer.left_out,
                 *(f"the shared volume {volume_parts(volume)[1]}" for volume in volumes),
             ),

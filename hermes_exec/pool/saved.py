@@ -47,7 +47,9 @@ async def save_checkpoint(store: Checkpoints, checkpoint: Checkpoint, path: str 
                 setup=digest_setup(stored.template),
                 workdir=from_wire(contents.workdir, "workdir"),
                 holds=checkpoint.holds,
-                left_out=("variables of sessions", *checkpoint.left_out),
+                left_out=tuple(
+                    dict.fromkeys((*(["variables of sessions"] * bool(contents.sessions)), *checkpoint.left_out))
+                ),
                 on_fork=checkpoint.on_fork,
                 layers=tuple(directories for _, directories in contents.layers),
                 sessions={

@@ -23,13 +23,6 @@ from hermes_exec.slot.answers import integer, items, optional_receipt, texts
 
 ProcessPolicy = Literal["keep", "refuse", "end"]
 Holds = Literal["root", "directories"]
-ALWAYS_LEFT_OUT = (
-    "processes and their memory",
-    "files in memory (/dev/shm and other tmpfs)",
-    "System V and POSIX IPC",
-    "deleted files that a process has open",
-    "connections",
-)
 
 
 States = WeakKeyDictionary["StateKey", object]
@@ -63,7 +56,7 @@ class CheckpointAnswer:
     copied: bool = False
     holds: Holds = "root"
     left_out: tuple[str, ...] = ()
-    """Files that it does not hold besides `ALWAYS_LEFT_OUT`: outside of the directories, and entries with reasons."""
+    """What the slot had and the checkpoint does not hold."""
 
     @classmethod
     def parse(cls, answer: Mapping[str, Any]) -> CheckpointAnswer:
@@ -81,7 +74,8 @@ class Checkpoint:
     """The files, the working directory and the shell sessions of a slot at one moment, made by `Slot.checkpoint`.
 
     `id` is its name. `holds` is "root" if it holds the slot's whole root, or "directories" if it holds workspace, home
-    and temporary directories only. `left_out` lists the state that it does not hold. `image` is the image of the slot,
+    and temporary directories only. `left_out` lists what the slot had at that moment and the checkpoint does not
+    hold: processes, connections, files in memory, System V objects, shared volumes. `image` is the image of the slot,
     `workdir` the slot's working directory, and `sessions` maps the `Session.id` of each open shell session to its
     directory. `killed` is the receipt of the processes that `processes="end"` ended. `copied` tells whether the slot's
     changes were copied; otherwise they were frozen, which has effects in the slot (docs/fork.md, "How it works").

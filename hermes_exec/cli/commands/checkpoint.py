@@ -32,6 +32,10 @@ def save(
     timeout_s: Annotated[
         float, typer.Option("--timeout", min=0.001, help="Seconds after which the command is ended.")
     ] = 3600.0,
+    on_fork: Annotated[
+        list[str] | None,
+        typer.Option("--on-fork", metavar="CMD", help="Shell command that starts a service in each fork. Repeatable."),
+    ] = None,
     config: Config = None,
     profile: Profile = None,
     option: Options = None,
@@ -50,23 +54,27 @@ def save(
         settings = {"slot_root": "own", **settings}
     holds: Holds = "root" if settings.get("slot_root") == "own" else "directories"
     script: str | list[str] = command[0] if len(command) == 1 else command
-    raise typer.Exit(run_async(lambda: _save(pool_of(settings), file, script, timeout_s, holds)))
+    raise typer.Exit(run_async(lambda: _save(pool_of(settings), file, script, timeout_s, holds, on_fork)))
 
 
-async def _save(pool: SandboxPool, file: Path, script: str | list[str], timeout_s: float, holds: Holds) -> int:
-    from hermes_exec.slot.checkpoint import ALWAYS_LEFT_OUT
-
+async def _save(
+    pool: SandboxPool,
+    file: Path,
+    script: str | list[str],
+    timeout_s: float,
+    holds: Holds,
+    on_fork: list[str] | None,
+) -> int:
     async with pool, pool.slot() as slot:
         result = await slot.run(script, timeout_s=timeout_s, on_output=_pass_on)
         if not result.ok:
             why = f"timed out after {result.duration_s:.1f} s" if result.timed_out else result.reason
             say(f"nothing is saved, because the command failed{f': {why}' if why else ''}")
             return result.exit_code or exits.TIMED_OUT
-        async with await slot.checkpoint(processes="end", holds=holds) as checkpoint:
+        async with await slot.checkpoint(processes="end", holds=holds, on_fork=on_fork) as checkpoint:
             await checkpoint.save(file)
-            for line in checkpoint.left_out if holds == "directories" else ():
-                if line not in ALWAYS_LEFT_OUT:
-                    say(f"left out: {line}")
+            for line in checkpoint.left_out:
+                say(f"left out: {line}")
     return 0
 
 

@@ -121,6 +121,8 @@ func (a *agent) handle(ctx context.Context, op string, m *ipc.Message) (any, []i
 		return struct{}{}, nil, nil
 	case ipc.OpProcesses:
 		return a.tenants.Processes(), nil, nil
+	case ipc.OpTransient:
+		return a.tenants.Transient(), nil, nil
 	case ipc.OpRemovedFiles:
 		return a.tenants.MeasureOpenFiles(), nil, nil
 	case ipc.OpConnect:

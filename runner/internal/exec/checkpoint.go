@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path"
+	"strings"
 
 	"hermes-exec/runner/internal/channel"
 	"hermes-exec/runner/internal/command"
@@ -24,8 +26,12 @@ import (
 // Not the obvious code: see docs/why-not-obvious.md ("Copies of small changes").
 var smallChange = layers.Bound{Entries: 2000, Bytes: 16 << 20}
 
-// maxBusy is how many processes the error of a busy slot names.
-const maxBusy = 16
+const (
+	// maxBusy is how many processes the error of a busy slot and the result of a checkpoint name.
+	maxBusy = 16
+	// maxName is how many bytes the name of a process has in the result of a checkpoint.
+	maxName = 64
+)
 
 // What a checkpoint does with processes and connections of the slot.
 const (
@@ -51,9 +57,10 @@ type checkpointResult struct {
 	Copied   bool                      `json:"copied"`
 	Killed   *ipc.Receipt              `json:"killed,omitempty"`
 
-	// Of a checkpoint that holds directories: these, and entries in them that it does not hold.
+	// Of a checkpoint that holds directories: these.
 	Directories []ipc.Bytes `json:"directories,omitempty"`
-	LeftOut     []ipc.Bytes `json:"left_out,omitempty"`
+	// What the slot had and the checkpoint does not hold.
+	LeftOut []ipc.Bytes `json:"left_out,omitempty"`
 }
 
 // busyDetail describes the processes and calls that prevent a checkpoint.
@@ -135,8 +142,8 @@ func (r *Runner) makeCheckpoint(ctx context.Context, p checkpointParams, cp *che
 	defer release()
 	ctx, leave := scope.Join(ctx)
 	defer leave()
-	var list ipc.Processes
-	if _, err := scope.Agent().Call(ctx, ipc.OpProcesses, struct{}{}, &list); err != nil {
+	var list ipc.Transient
+	if _, err := scope.Agent().Call(ctx, ipc.OpTransient, struct{}{}, &list); err != nil {
 		return scope.Explain(err)
 	}
 	living := len(list.Processes) > 0
@@ -150,6 +157,7 @@ func (r *Runner) makeCheckpoint(ctx context.Context, p checkpointParams, cp *che
 	workdir := scope.Agent().Workdir()
 	cp.result = checkpointResult{Sessions: saved.Places(), Workdir: ipc.Bytes(workdir), Copied: true}
 	cp.holds = p.Holds
+	cp.result.LeftOut = describeTransient(list, connections)
 	if d := layered.Directories(); d != nil {
 		cp.result.Directories, cp.layout = d.Paths(), d.Layout()
 	}
@@ -167,7 +175,11 @@ func (r *Runner) makeCheckpoint(ctx context.Context, p checkpointParams, cp *che
 			return err
 		})
 	default:
-		cp.stack, err = layered.Copy(ctx, agent, smallChange, p.Limit)
+		bound := smallChange
+		if len(list.Memory) > 0 || list.Objects > 0 { // which a freeze would end with the agent
+			bound = layers.Bound{}
+		}
+		cp.stack, err = layered.Copy(ctx, agent, bound, p.Limit)
 		if errors.Is(err, layers.ErrTooLarge) && canFreeze {
 			err = r.freeze(ctx, scope, layered, cp, p.Limit, living)
 		}
@@ -183,6 +195,31 @@ func (r *Runner) makeCheckpoint(ctx context.Context, p checkpointParams, cp *che
 		}
 	}
 	return nil
+}
+
+// describeTransient returns what a slot has that no checkpoint holds, one text for each kind.
+func describeTransient(state ipc.Transient, connections int) (texts []ipc.Bytes) {
+	add := func(format string, args ...any) { texts = append(texts, ipc.Bytes(fmt.Sprintf(format, args...))) }
+	if n := len(state.Processes); n > 0 {
+		var names []string
+		for _, p := range state.Processes[:min(n, maxBusy)] {
+			if len(p.Argv) > 0 { // no arguments, which may have secrets
+				name := path.Base(string(p.Argv[0]))
+				names = append(names, name[:min(len(name), maxName)])
+			}
+		}
+		add("processes with their memory, connections and deleted files: %d (%s)", n, strings.Join(names, ", "))
+	}
+	if connections > 0 {
+		add("connections of the driver: %d", connections)
+	}
+	for _, dir := range state.Memory {
+		add("files in memory: %s", dir)
+	}
+	if state.Objects > 0 {
+		add("System V objects: %d", state.Objects)
+	}
+	return texts
 }
 
 // newFullError returns the error for a store that has reached its limit.

@@ -13,6 +13,7 @@ const (
 	OpPause        = "pause"     // struct{} → struct{}; stops every process of the slot until OpResume
 	OpResume       = "resume"    // struct{} → struct{}
 	OpProcesses    = "processes" // struct{} → Processes
+	OpTransient    = "transient" // struct{} → Transient
 	OpRemovedFiles = "held"      // struct{} → diskspace.Usage; removed files that processes of the slot have open
 	OpConnect      = "connect"   // Connect → struct{}; fds out: the connected socket
 	OpListen       = "listen"    // Listen → struct{}; fds out: the listening socket
@@ -162,6 +163,15 @@ type Process struct {
 // Processes is the answer to OpProcesses.
 type Processes struct {
 	Processes []Process `json:"processes"`
+}
+
+// Transient is the state of a slot that no file system on a disk holds.
+type Transient struct {
+	Processes []Process `json:"processes"`
+	// Memory are the file systems in memory of which the slot has files, and message queues.
+	Memory []Bytes `json:"memory,omitempty"`
+	// Objects is how many System V objects the slot has.
+	Objects int `json:"objects,omitempty"`
 }
 
 // Connect opens a TCP connection from inside the slot's network. It retries a refused connection

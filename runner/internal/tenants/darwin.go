@@ -92,5 +92,8 @@ func (t *Tenants) Processes() ipc.Processes {
 	return out
 }
 
+// Transient returns the leaders.
+func (t *Tenants) Transient() ipc.Transient { return ipc.Transient{Processes: t.Processes().Processes} }
+
 // MeasureOpenFiles returns nothing: without /proc open files cannot be found.
 func (t *Tenants) MeasureOpenFiles() diskspace.Usage { return diskspace.Usage{} }

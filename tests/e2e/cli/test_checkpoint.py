@@ -53,17 +53,18 @@ def test_saved_file_is_shown_and_run_from(docker_image: Callable[[str], str], tm
     assert (failed.returncode, failed.stdout) == (3, "")
     assert "nothing is saved" in failed.stderr
     assert list(tmp_path.iterdir()) == []
-    saved = hermes(
-        "checkpoint", "save", "x.hxcp", *target, "--", "sh", "-c", "echo made > note; echo done", cwd=tmp_path
-    )
-    assert (saved.returncode, saved.stderr) == (0, "done\n"), saved
+    service, script = ("--on-fork", "echo began >> note"), "echo made > note; sleep 100 & echo done"
+    saved = hermes("checkpoint", "save", "x.hxcp", *target, *service, "--", script, cwd=tmp_path)
+    lost = "processes with their memory, connections and deleted files: 1 (sleep)"
+    assert (saved.returncode, saved.stderr) == (0, f"done\nleft out: {lost}\n"), saved
     facts = json.loads(hermes("checkpoint", "show", "x.hxcp", "--json", cwd=tmp_path).stdout)
     assert (facts["image"], facts["workdir"], len(facts["layers"])) == (image, "/workspace", 1)
+    assert (facts["on_fork"], facts["left_out"]) == (["echo began >> note"], [lost])
     assert image in hermes("checkpoint", "show", "x.hxcp", cwd=tmp_path).stdout
     ran = hermes("run", "-b", "docker", "--from", "x.hxcp", "--", "cat note; exit 4", cwd=tmp_path)
-    assert (ran.returncode, ran.stdout) == (4, "made\n"), ran
+    assert (ran.returncode, ran.stdout) == (4, "made\nbegan\n"), ran
     both = hermes("run", "-b", "docker", "--from", "x.hxcp", "-n", "2", "--", "cat note", cwd=tmp_path)
-    assert (both.returncode, both.stdout) == (0, "0: made\n1: made\n"), both
+    assert (both.returncode, both.stdout) == (0, "0: made\n0: began\n1: made\n1: began\n"), both
     subprocess.run(["docker", "save", image, "-o", tmp_path / "base.tar"], check=True)
     exported = hermes("checkpoint", "export", "x.hxcp", "image.tar", "--base", "base.tar", "--json", cwd=tmp_path)
     assert (exported.returncode, json.loads(exported.stdout)) == (0, {"left_out": []})

@@ -176,6 +176,24 @@ async def test_processes_are_kept_refused_or_ended(pool: SandboxPool) -> None:
             await slot.checkpoint(processes="stop")  # type: ignore[arg-type]
 
 
+async def test_left_out_lists_what_the_slot_had(pool: SandboxPool) -> None:
+    async with pool.slot() as slot:
+        assert (await slot.checkpoint()).left_out == ()
+        await output(slot, "echo x > /dev/shm/x; ipcmk -Q")
+        await slot.spawn(["sleep", "100"])
+        for processes in get_args(ProcessPolicy)[::2]:
+            assert (await slot.checkpoint(processes=processes)).left_out == (
+                "processes with their memory, connections and deleted files: 1 (sleep)",
+                "files in memory: /dev/shm",
+                "System V objects: 1",
+            )
+        assert (await slot.checkpoint()).left_out == ()  # they end with the processes
+        await output(slot, f"echo x > /dev/shm/x; {LARGE}")
+        checkpoint = await slot.checkpoint()  # a freeze would lose them
+        assert (checkpoint.copied, checkpoint.left_out) == (True, ("files in memory: /dev/shm",))
+        assert await output(slot, "cat /dev/shm/x") == "x\n"
+
+
 async def test_command_under_way_refuses_a_checkpoint(pool: SandboxPool) -> None:
     async with pool.slot() as slot, anyio.create_task_group() as tasks:
         tasks.start_soon(partial(slot.run, "touch began; sleep 60"))
