@@ -117,7 +117,10 @@ class SharedSetUp:
             self._checkpoint = await slot.checkpoint(processes="refuse")
         except (ConfigError, SlotBusy) as error:
             if isinstance(error, SlotBusy):
-                error = ConfigError(f"the set-up leaves a process running, which forks would not have: {error}")
+                error = ConfigError(
+                    f"the set-up leaves a process running, which forks would not have: {error}. End it at the end of "
+                    "the set-up, or give each rollout a set-up of its own"
+                )
             if self._required:
                 raise error from None
             logger.info("each rollout sets up its own slot: %s", error)

@@ -331,7 +331,8 @@ class _Tar(_Directory):
         try:
             self._archive = tarfile.open(path)  # noqa: SIM115
         except tarfile.TarError as error:
-            raise ConfigError(f"{path} is no tar of an image: {error}") from error
+            reason = str(error).partition("\n")[0].rstrip(":")  # the others are one for each compression
+            raise ConfigError(f"{path} is no tar of an image: {reason}") from error
 
     def has(self, name: str) -> bool:
         return name in self._archive.getnames() or f"./{name}" in self._archive.getnames()

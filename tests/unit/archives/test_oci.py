@@ -161,8 +161,9 @@ def test_base_that_is_no_image_is_refused(tmp_path: Path) -> None:
     leaving = make_base(tmp_path / "leaving")
     (leaving / "index.json").write_text('{"manifests": [{"digest": "sha256:../../x"}]}')
     for base, problem in ((other, "neither"), (text, "no tar"), (several, "exactly one"), (leaving, "no digest")):
-        with pytest.raises(ConfigError, match=problem):
+        with pytest.raises(ConfigError, match=problem) as refused:
             export_image(file, tmp_path / "image.tar", base)
+        assert "\n" not in str(refused.value)
         assert not (tmp_path / "image.tar").exists()
     with pytest.raises(FileExistsError):
         export_image(file, other, other)
