@@ -37,9 +37,8 @@ from hermes_exec.slot.answers import remote_failure
 from hermes_exec.slot.checkpoint import (
     Checkpoint,
     CheckpointAnswer,
+    CheckpointRequest,
     Holds,
-    ProcessPolicy,
-    States,
 )
 from hermes_exec.slot.scope import raise_translated
 from hermes_exec.slot.slot import Slot
@@ -107,28 +106,18 @@ class Checkpoints:
     def __len__(self) -> int:
         return sum(bool(stored.copies) for stored in self._stored.values())
 
-    async def create(
-        self,
-        slot_id: str,
-        processes: ProcessPolicy,
-        holds: Holds | None,
-        timeout_s: float | None,
-        states: States,
-        on_fork: tuple[str, ...],
-        *,
-        temporary: bool,
-    ) -> Checkpoint:
+    async def create(self, slot_id: str, request: CheckpointRequest) -> Checkpoint:
         """Make a checkpoint of a held slot. Raises as `Slot.checkpoint`."""
         pooled = self._find_slot(slot_id)
-        sandbox, scope, slot, request = pooled.sandbox, pooled.calls, pooled.holder, pooled.request
+        sandbox, scope, slot, slot_request = pooled.sandbox, pooled.calls, pooled.holder, pooled.request
         assert slot is not None
-        assert request is not None
-        holds = choose_holds(pooled, holds)
-        checkpoint_id = self.add(StoredCheckpoint(sandbox.template, sandbox.image_id, request, slot), sandbox)
-        limit = {} if temporary else sandbox.template.checkpoint_limit
-        params = {"checkpoint": checkpoint_id, "processes": processes, "holds": holds, **limit}
+        assert slot_request is not None
+        holds = choose_holds(pooled, request.holds)
+        checkpoint_id = self.add(StoredCheckpoint(sandbox.template, sandbox.image_id, slot_request, slot), sandbox)
+        limit = {} if request.temporary else sandbox.template.checkpoint_limit
+        params = {"checkpoint": checkpoint_id, "processes": request.processes, "holds": holds, **limit}
         try:
-            reply = await scope.call("slot.checkpoint", params, timeout_s=timeout_s)
+            reply = await scope.call("slot.checkpoint", params, timeout_s=request.timeout_s)
             answer, layers = CheckpointAnswer.parse(reply), parse_layers(reply)
         except BaseException:
             # The runner may have made it, or still make it.
@@ -146,8 +135,8 @@ class Checkpoints:
                 *answer.left_out,
                 *(f"the shared volume {volume_parts(volume)[1]}" for volume in volumes),
             ),
-            states=states,
-            on_fork=on_fork,
+            states=request.states,
+            on_fork=request.on_fork,
             owner=self,
         )
 
@@ -445,18 +434,9 @@ class SlotCheckpoints:
     store: Checkpoints
     slot_id: str
 
-    async def create(
-        self,
-        processes: ProcessPolicy,
-        holds: Holds | None,
-        timeout_s: float | None,
-        states: States,
-        on_fork: tuple[str, ...],
-        *,
-        temporary: bool,
-    ) -> Checkpoint:
+    async def create(self, request: CheckpointRequest) -> Checkpoint:
         """Implement `Slot.checkpoint`."""
-        return await self.store.create(self.slot_id, processes, holds, timeout_s, states, on_fork, temporary=temporary)
+        return await self.store.create(self.slot_id, request)
 
     def use(self, checkpoint: Checkpoint) -> AbstractAsyncContextManager[None]:
         """Keep a checkpoint for `Slot.restore`, in the sandbox of the slot."""

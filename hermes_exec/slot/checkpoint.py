@@ -225,20 +225,22 @@ class HasSavedState(Protocol):
         """Return the present state, which nobody changes later."""
 
 
+class CheckpointRequest(NamedTuple):
+    """The valid arguments of `Slot.checkpoint`, and the saved states of the objects beside the slot."""
+
+    processes: ProcessPolicy
+    holds: Holds | None
+    on_fork: tuple[str, ...]
+    temporary: bool
+    timeout_s: float | None
+    states: States
+
+
 class CheckpointStore(Protocol):
     """The pool's part of the checkpoints of one slot."""
 
-    async def create(
-        self,
-        processes: ProcessPolicy,
-        holds: Holds | None,
-        timeout_s: float | None,
-        states: States,
-        on_fork: tuple[str, ...],
-        *,
-        temporary: bool,
-    ) -> Checkpoint:
-        """Implement `Slot.checkpoint`. `states` are the saved states of the objects beside the slot."""
+    async def create(self, request: CheckpointRequest) -> Checkpoint:
+        """Implement `Slot.checkpoint`."""
 
     def use(self, checkpoint: Checkpoint) -> AbstractAsyncContextManager[None]:
         """Copy a checkpoint to the sandbox of the slot, and keep it until the block ends: a drop waits so long.

@@ -20,6 +20,7 @@ from hermes_exec.slot.answers import items, process_info, receipt
 from hermes_exec.slot.checkpoint import (
     AnyCheckpoint,
     Checkpoint,
+    CheckpointRequest,
     CheckpointStore,
     HasSavedState,
     Holds,
@@ -518,7 +519,8 @@ class Slot:
         holds, commands = validate_holds(holds), validate_commands(on_fork, "on_fork")
         companions = [companion for each in list(self._companions) if (companion := each()) is not None]
         states = States({each.state_key: each.save_state() for each in companions})
-        checkpoint = await self._checkpoints.create(processes, holds, timeout_s, states, commands, temporary=temporary)
+        request = CheckpointRequest(processes, holds, commands, temporary, timeout_s, states)
+        checkpoint = await self._checkpoints.create(request)
         self.process_ends += checkpoint.killed is not None
         return checkpoint
 
