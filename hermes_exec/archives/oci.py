@@ -87,8 +87,8 @@ def validate_holds(holds: str, name: str) -> None:
     """Raise ConfigError if a checkpoint with this name holds directories, which are no change of an image."""
     if holds != "root":
         raise ConfigError(
-            f"{name} holds the directories of a slot, whose paths and user are none of an image: an image needs a "
-            "checkpoint of a slot with a root of its own (backend 'docker' or 'singularity', slot_root='own')"
+            f"{name} holds directories of a slot, not the changes of an image. Make a checkpoint of a slot with a root "
+            "of its own (backend 'docker' or 'singularity', slot_root='own')"
         )
 
 
