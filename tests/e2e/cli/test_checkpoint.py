@@ -29,7 +29,7 @@ def test_directories_of_this_host_are_saved_and_run_from(tmp_path: Path) -> None
     assert (both.returncode, both.stdout) == (0, "0: made\n1: made\n"), both
     exported = hermes("checkpoint", "export", "x.hxcp", "image.tar", "--base", "base.tar", cwd=tmp_path)
     assert exported.returncode == 2
-    assert "an image needs a checkpoint of a slot with a root of its own" in exported.stderr
+    assert "Make a checkpoint of a slot with a root of its own" in exported.stderr
     assert {path.name for path in tmp_path.iterdir()} == {"x.hxcp"}
 
 

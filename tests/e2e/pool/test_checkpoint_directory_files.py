@@ -92,7 +92,7 @@ async def test_loaded_directories_are_equal(pool_of: Factory, tmp_path: Path) ->
         before = await output(slot, DIRECTORIES)
         checkpoint = await slot.checkpoint(holds="directories")
         await checkpoint.save(path)
-        with pytest.raises(ConfigError, match="an image needs a checkpoint of a slot with a root of its own"):
+        with pytest.raises(ConfigError, match="Make a checkpoint of a slot with a root of its own"):
             await checkpoint.export_oci(tmp_path / "image.tar", base=path)
         (session_id,) = checkpoint.sessions
     assert b"s3cr3t" not in path.read_bytes()
