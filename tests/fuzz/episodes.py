@@ -18,7 +18,7 @@ from hermes_exec import ExecError
 from hermes_exec.channel import Channel, connection
 from hermes_exec.results import KillReceipt
 from hermes_exec.slot.answers import SlotFacts
-from hermes_exec.slot.checkpoint import Checkpoint, CheckpointAnswer, Holds, ProcessPolicy, States
+from hermes_exec.slot.checkpoint import Checkpoint, CheckpointAnswer, CheckpointRequest
 from hermes_exec.slot.scope import SlotScope
 from hermes_exec.slot.slot import Slot
 from tests.fuzz.runner import HostileRunner
@@ -210,24 +210,17 @@ class Store:
 
     scope: SlotScope
 
-    async def create(
-        self,
-        processes: ProcessPolicy,
-        holds: Holds | None,
-        timeout_s: float | None,
-        states: States,
-        on_fork: tuple[str, ...],
-    ) -> Checkpoint:
-        params = {"checkpoint": "c1", "processes": processes, "holds": holds or "root"}
-        answer = CheckpointAnswer.parse(await self.scope.call("slot.checkpoint", params, timeout_s=timeout_s))
+    async def create(self, request: CheckpointRequest) -> Checkpoint:
+        params = {"checkpoint": "c1", "processes": request.processes, "holds": request.holds or "root"}
+        answer = CheckpointAnswer.parse(await self.scope.call("slot.checkpoint", params, timeout_s=request.timeout_s))
         return Checkpoint(
             id="c1",
             image=None,
             answer=answer,
             session_ids={},
             left_out=(),
-            states=states,
-            on_fork=on_fork,
+            states=request.states,
+            on_fork=request.on_fork,
             owner=self,
         )
 
