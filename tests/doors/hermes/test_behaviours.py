@@ -267,13 +267,3 @@ def test_interrupt() -> None:
     assert "begun" in results[0]["output"]
     assert "[Command interrupted]" in results[0]["output"]
     assert wait_until(lambda: not running("sleep 324"), 5)
-
-
-def test_speed(way: Way) -> None:
-    run("true")
-    times = []
-    for _ in range(20):
-        began = time.perf_counter()
-        run("true")
-        times.append(time.perf_counter() - began)
-    assert sorted(times)[10] < 0.15
