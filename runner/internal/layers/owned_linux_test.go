@@ -39,13 +39,19 @@ func give(t *testing.T, dir string, user int) {
 	}
 }
 
+// makeOwnTree makes the tree of makeTree without whiteouts, which directories of a slot do not have.
+func makeOwnTree(t *testing.T, dir string) {
+	t.Helper()
+	makeTree(t, dir)
+	for _, whiteout := range []string{"/a/b/removed", "/a/b/removed too"} {
+		must(t, os.Remove(dir+whiteout))
+	}
+}
+
 func TestOwnedCopyBelongsToTheOtherUser(t *testing.T) {
 	needsRoot(t)
 	dir := layerDir(t)
-	makeTree(t, dir+"/from")
-	for _, whiteout := range []string{"/from/a/b/removed", "/from/a/b/removed too"} {
-		must(t, os.Remove(dir+whiteout))
-	}
+	makeOwnTree(t, dir+"/from")
 	give(t, dir+"/from", parent)
 	before := describe(t, dir+"/from")
 	skipped, err := CopyOwned(t.Context(), dir+"/from", dir+"/to", Owners{From: Owner{UID: parent, GID: parent},
@@ -159,10 +165,7 @@ func packOwned(t *testing.T, dir string, owner Owner) []byte {
 func TestArchiveOfAnOwnedCopyNamesNoUser(t *testing.T) {
 	needsRoot(t)
 	dir := layerDir(t)
-	makeTree(t, dir+"/from")
-	for _, whiteout := range []string{"/from/a/b/removed", "/from/a/b/removed too"} {
-		must(t, os.Remove(dir+whiteout))
-	}
+	makeOwnTree(t, dir+"/from")
 	must(t, syscall.Setxattr(dir+"/from/a/large", overlayPrefix+"redirect", []byte("/of the tenant"), 0))
 	give(t, dir+"/from", parent)
 	archive := packOwned(t, dir+"/from", Owner{parent, parent})
